@@ -50,7 +50,7 @@ suites: $(INSTALLED)  ## every suite on the bundled models, alone on the machine
 	for suite in $$(COLUMNS= $(BIN)/specbench list suites | awk '$$1 ~ /-tiny$$/ {print $$1}'); do \
 		$(BIN)/specbench run --suite $$suite --allow-code-execution $(ARGS) && \
 		$(BIN)/specbench report --suite $$suite -f md --plots results/suites/$$suite -o results/suites/$$suite/README.md && \
-		$(BIN)/specbench export --suite $$suite -o results/suites/$$suite/runs.zip.xz || exit 1; \
+		$(BIN)/specbench archive export --suite $$suite -o results/suites/$$suite/runs.zip.xz || exit 1; \
 	done
 	rm -f results/suites/*/*.png
 
@@ -60,7 +60,7 @@ ledger: $(INSTALLED)  ## the first verdict of each expectation, configs/expectat
 real-text: $(INSTALLED)  ## bundled models on real text, ARGS="--data wiki-summary=FILE --data spec-bench=FILE": writes results/suites/
 	$(BIN)/specbench run --suite tiny-real-text $(ARGS)
 	$(BIN)/specbench report --suite tiny-real-text -f md -o results/suites/tiny-real-text/README.md
-	$(BIN)/specbench export --suite tiny-real-text -o results/suites/tiny-real-text/runs.zip.xz
+	$(BIN)/specbench archive export --suite tiny-real-text -o results/suites/tiny-real-text/runs.zip.xz
 
 draft-lengths: $(INSTALLED)  ## the prediction of the best draft length, tested on six settings (results/draft-lengths.md)
 	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.draft_length_trials $(ARGS)

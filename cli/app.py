@@ -123,14 +123,19 @@ class LazyGroup(TyperGroup):
         panels = dict.fromkeys(entry.panel for entry in self.table.values())
         for panel in panels:
             with formatter.section(panel):
-                formatter.write_dl([(name, entry.help) for name, entry in self.table.items() if entry.panel == panel])
+                formatter.write_dl(
+                    [
+                        (name, entry.help)
+                        for name, entry in self.table.items()
+                        if entry.panel == panel and name not in HIDDEN
+                    ]
+                )
 
 
 COMMANDS = {  # by panel, in the order of `specbench --help`; each line equals the first line of the function's docstring
     "run": CommandEntry("run:run", "Measure", "Measure methods on a pair and tasks, together with their baselines."),
     "plan": CommandEntry("plan:plan", "Measure", "Show what a run or a suite would measure, without measuring."),
     "status": CommandEntry("status:status", "Measure", "Show the jobs of a suite: pending, running, failed, done."),
-    "curve": CommandEntry("curve:curve", "Measure", "Sweep a method's parameter: its quality against its latency."),
     "advise": CommandEntry(
         "advise:advise", "Measure", "Advise whether to speculate with a pair, on this machine and task, and how."
     ),
@@ -148,10 +153,7 @@ COMMANDS = {  # by panel, in the order of `specbench --help`; each line equals t
     "judge": CommandEntry(
         "judge:judge", "Report", "Let a language model compare the stored generations of two methods."
     ),
-    "export": CommandEntry("archive:export", "Report", "Write runs to one archive with checksums, to share them."),
-    "import": CommandEntry(
-        "archive:import_", "Report", "Read an archive of runs, after checking its names, sizes, checksums and records."
-    ),
+    "archive": CommandEntry("archive:archive", "Report", "Write runs to one archive with checksums, or read one."),
     "verify": CommandEntry(
         "verify:verify",
         "Check",
@@ -179,10 +181,24 @@ COMMANDS = {  # by panel, in the order of `specbench --help`; each line equals t
 }
 
 
+HIDDEN = ("schema",)  # commands that `--help` leaves out
+RENAMED = {  # earlier commands, with what replaces them
+    "curve": "specbench run --over auto",
+    "export": "specbench archive export",
+    "import": "specbench archive import",
+}
+
+
 class Commands(LazyGroup):
     """The commands of `specbench`."""
 
     table = COMMANDS
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the arguments name. Raises ConfigError for an earlier name, with the present one."""
+        if args and args[0] in RENAMED:
+            raise ConfigError(f"`specbench {args[0]}` is now `{RENAMED[args[0]]}`")
+        return super().resolve_command(ctx, args)
 
 
 app = typer.Typer(

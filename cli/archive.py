@@ -1,10 +1,11 @@
-"""`specbench export` and `specbench import`: run folders as one file."""
+"""`specbench archive export` and `specbench archive import`: run folders as one file."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from specbench.cli.app import STYLE
 from specbench.cli.console import output_console, printable, say
 from specbench.cli.params import preset_option
 from specbench.errors import ConfigError
@@ -15,7 +16,12 @@ from specbench.machine.accelerator import GIB
 from specbench.reporting.setup_lines import counted
 from specbench.runs.run_folder import CONFIG, load
 
+archive = typer.Typer(
+    name="archive", no_args_is_help=True, help="Write runs to one archive with checksums, or read one.", **STYLE
+)
 
+
+@archive.command()
 def export(
     out: Annotated[
         Path, typer.Option("--out", "-o", help="The archive to write, such as runs.zip, or runs.zip.xz of a suite.")
@@ -51,18 +57,19 @@ def export(
     size = archives.size_text(out.stat().st_size)
     say(f"{printable(out)}: {counted(count, 'run')} {content}, {size}", console, "bold")
     say(f"{counted(len(listing.files), 'file')}, {archives.size_text(listing.bytes)} unpacked", console)
-    help_ = f"report --suite {suite} --from" if suite else "import"
+    help_ = f"report --suite {suite} --from" if suite else "archive import"
     say(f"help: specbench {help_} {printable(out)}", console)
 
 
+@archive.command("import")
 def import_(
-    archive: Annotated[Path, typer.Argument(help="An archive of `specbench export`.")],
+    file: Annotated[Path, typer.Argument(help="An archive of `specbench archive export`.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the run folders.")] = Path("imported"),
     max_gib: Annotated[float, typer.Option(help="Largest size of the unpacked files.")] = archives.MOST_BYTES / GIB,
 ) -> None:
     """Read an archive of runs, after checking its names, sizes, checksums and records."""
     console = output_console()
-    with archives.plain_archive(archive, int(max_gib * GIB)) as plain:
+    with archives.plain_archive(file, int(max_gib * GIB)) as plain:
         folders = archives.unpack(plain, out, int(max_gib * GIB))
     for folder in folders:
         recorded = load(folder)

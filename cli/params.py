@@ -117,6 +117,7 @@ Methods = Annotated[
     ),
 ]
 Method = Annotated[str, preset_option("method", "A method, or a TOML file.")]
+MethodOrDefault = Annotated[str | None, preset_option("method", "A method, or a TOML file. [the pair's]")]
 Pair = Annotated[str, preset_option("pair", "A pair of models, a TOML file, or draft=PATH,target=PATH.")]
 PairOrTiny = Annotated[
     str | None, preset_option("pair", "A pair of models, a TOML file, or draft=PATH,target=PATH. [tiny]")

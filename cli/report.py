@@ -21,8 +21,10 @@ from specbench.errors import ConfigError
 from specbench.features.archive.run_archive import unpacked_results
 from specbench.features.suites.suite import Suite, read_suite
 from specbench.features.suites.suite_pages import suite_text
+from specbench.features.suites.suite_plots import of_curve as plots_of_curve
 from specbench.features.suites.suite_plots import of_suite as plots_of_suite
 from specbench.features.suites.suite_report import Collected, chosen_suite, collect, suite_notes
+from specbench.features.suites.suite_tables import choice_tables, curve_tables, points_of
 from specbench.note import Note
 from specbench.reporting.conclusion import conclusion
 from specbench.reporting.formats.writers import CHOOSING, markdown_table, runs_text
@@ -116,7 +118,7 @@ def report(
             _report_pooled(runs, suite, folder, form, out)
         return
     if results.is_file() and not suite:
-        raise ConfigError(f"{results} is a file; help: --suite NAME, or specbench import {results}")
+        raise ConfigError(f"{results} is a file; help: --suite NAME, or specbench archive import {results}")
     choice = _ReportRequest(form, keys, out, plots, plot_formats(plot_format, plots), full, explain)
     if suite:
         with unpacked_results(results) as folder:
@@ -200,6 +202,9 @@ def _report_runs(folders: list[Path], results: Path, choice: _ReportRequest) -> 
         raise ConfigError(f"no run folder in {results}; help: specbench run")
     summaries = summaries_of(folders)
     drawn = plots_of_runs(summaries, choice.plots, choice.plot_formats) if choice.plots else []
+    for summary in _swept(summaries) if choice.plots else ():
+        points = points_of(Path(summary.folder))
+        drawn += plots_of_curve(summary.run, points, choice.plots, choice.plot_formats) if choice.plots else []
     if choice.form is not ReportFormat.table:
         _write(runs_text(summaries, choice.form, choice.columns, choice.full), choice.out)
         return
@@ -209,6 +214,7 @@ def _report_runs(folders: list[Path], results: Path, choice: _ReportRequest) -> 
             show_chosen(summaries, choice.columns, console)
         else:
             show(summaries, console, choice.full, choice.explain)
+            show_curves(summaries, console)
         for summary in summaries:
             print_path(summary.folder, console)
     _print_paths(drawn)
@@ -270,6 +276,23 @@ def show(summaries: Sequence[RunSummary], console: Console, full: bool = False, 
         for note in short_notes(summaries):
             say(note, console)
     conclude(conclusion(summaries), console)
+
+
+def show_curves(summaries: Sequence[RunSummary], console: Console) -> None:
+    """Print the quality-latency curves of runs that sweep a method which is not lossless, with SpecCascade's summaries."""
+    for summary in _swept(summaries):
+        points = points_of(Path(summary.folder))
+        for table in curve_tables(points) if choice_tables(points) else ():
+            print_table(table, console)
+
+
+def _swept(summaries: Sequence[RunSummary]) -> list[RunSummary]:
+    """Return the runs with several settings of a method that is not lossless."""
+    return [
+        summary
+        for summary in summaries
+        if any(method.settings and method.lossless is not True for method in summary.spec.methods.values())
+    ]
 
 
 def _show_all(summaries: Sequence[RunSummary], console: Console, explain: bool) -> None:

@@ -2,10 +2,11 @@
 
 import sys
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
@@ -169,6 +170,7 @@ Examples:
   specbench run -m se -p llama-vicuna -t humaneval -n 40
   specbench run --draft ./small --target ./large -t gsm8k -n 40
   specbench run -m sd -p tiny -t gsm8k --over "gamma=[1, 3, 5]" --repeats 5
+  specbench run -m cascade-opt,lossy -p tiny-t5 -t wmt --over auto
 """
 
 
@@ -226,6 +228,12 @@ def run(
     A run folder is named by a hash of the resolved config. The same command resumes an interrupted run; for a finished run it
     prints the tables again.
     """
+    grids = [word for word in shared["over"] or () if word in (AUTO, AUTO_LENGTH)]
+    if grids and (suite or shards):
+        raise ConfigError(f"--over {grids[0]} and {'--suite' if suite else '--shards'} cannot be combined")
+    shared = params.SharedOptions(
+        {**shared.given, "over": [word for word in shared["over"] or () if word not in grids]}
+    )
     options = shared.options()
     pair = pair_of_models(pair, draft, target)
     if shards and (shared["shard"] or refine or fresh):
@@ -251,22 +259,42 @@ def run(
         else:
             names = (words(method), pair or "", words(task))
             request = request_of(*names, options=options, out=out, access=access, sandbox=kind)
-            code = measure_request(request, full, explain, shards)
+            code = measure_request(request, Shown(full, explain), shards, grids)
     except KeyboardInterrupt:
         interrupted(fresh)
     sys.exit(code)
 
 
-def measure_request(request: Request, full: bool = False, explain: bool = False, shards: int = 0) -> ExitCode:
-    """Run a request, if requested in shards, and print its results: the first table and the conclusion, or all tables."""
+AUTO, AUTO_LENGTH = "auto", "gamma=auto"  # values of --over, as in features/suites/refinement.py, which imports torch
+
+
+class Shown(NamedTuple):
+    """What is printed: all tables, and the definitions of their columns."""
+
+    full: bool = False
+    explain: bool = False
+
+
+ALONE = Shown()  # the first table
+
+
+def measure_request(request: Request, shown: Shown = ALONE, shards: int = 0, grids: Sequence[str] = ()) -> ExitCode:
+    """Run a request, if requested in shards, and print its results: the first table and the conclusion, or all tables.
+
+    `grids` are values of `--over` that stand for grids.
+    """
     require_presets(explicit_methods(request.methods), request.pair, request.tasks)  # before torch is imported
-    from specbench.cli.report import show  # imports numpy
+    from specbench.cli.report import show, show_curves  # imports numpy
     from specbench.experiment.pipeline import run  # imports torch
     from specbench.features.launch.sharding import run_in_shards
+    from specbench.features.suites.refinement import with_grids
 
+    if grids:
+        request = with_grids(request, grids, TerminalObserver())
     results = run_in_shards(request, shards, TerminalObserver()) if shards else run(request, TerminalObserver())
     console = output_console()
-    show(results.summaries, console, full, explain)
+    show(results.summaries, console, *shown)
+    show_curves(results.summaries, console)
     for summary in results.summaries:
         print_path(request.out / summary.run, console)
     if results.unscored:

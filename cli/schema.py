@@ -210,7 +210,7 @@ def _description(kind: type) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """The key that `specbench curve --over auto` sweeps, and its values."""
+    """The key that `specbench run --over auto` sweeps, and its values."""
 
     key: str
     values: tuple[Any, ...]

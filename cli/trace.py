@@ -36,7 +36,7 @@ class TraceLine(NamedTuple):
 def trace(
     *,
     prompt: Annotated[str | None, typer.Argument(help="The prompt; without it, a sample of --task.")] = None,
-    method: params.Method = "se",
+    method: params.MethodOrDefault = None,
     pair: params.PairOrTiny = None,
     draft: params.Draft = "",
     target: params.Target = "",
@@ -58,11 +58,11 @@ def trace(
         raise ConfigError("--data has no effect on a prompt; help: leave it out, or name a --task")
     options = shared.options(limit=index + 1, seed=seed)
     pair = params.pair_of_models(pair, draft, target) or "tiny"
-    require_presets([method], pair, [task] if task else [])
+    require_presets([method] if method else [], pair, [task] if task else [])
     # imports torch, after names are checked
     from specbench.experiment.generation import TraceRequest, trace_prompt
 
-    request = TraceRequest(method=method, pair=pair, prompt=prompt, task=task or "", index=index, options=options)
+    request = TraceRequest(method=method or "", pair=pair, prompt=prompt, task=task or "", index=index, options=options)
     traced = trace_prompt(request, TerminalObserver())
     record = traced.record
     about = {"method": record.method, "pair": traced.pair, "temperature": traced.temperature, "seed": record.seed}

@@ -150,7 +150,7 @@ The length is predicted from the records of length {MEASURED} on one half of the
 chosen on the same half. Both are compared on the other half, with a 95 % interval over its prompts. A measured
 speed is that of the fastest of the {args.repeats} repeats of each prompt, since other programs can only add time. The
 prediction uses means over all repeats. A run at length {MEASURED} predicts no length whose blocks are more than 1.25 times as
-long as its own, so a longer draft that is faster is not found; `specbench curve --over gamma=auto` measures it.
+long as its own, so a longer draft that is faster is not found; `specbench run --over gamma=auto` measures it.
 
 The cost model has one constant, `DRAFT_HOST` in specbench/analysis/length_predictions.py. It was fitted to
 measurements of the same models at their own cost. The settings of this page were not used for fitting.

@@ -66,7 +66,7 @@ def measure(archive: Path) -> None:
         where = Path(name)
         specbench(*shlex.split(COMMAND)[1:], cwd=where)
         runs = sorted(path.parent for path in where.glob("results/*/run.toml"))
-        specbench("export", *runs, "-o", archive, cwd=where)
+        specbench("archive", "export", *runs, "-o", archive, cwd=where)
 
 
 @contextmanager

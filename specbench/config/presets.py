@@ -173,7 +173,7 @@ def _is_file(path: Path) -> bool:
 
 
 def sweep_of(method: str) -> tuple[str, list[Any]]:
-    """Return the key that `curve` sweeps by default, and its values. Raises ConfigError if the preset has none."""
+    """Return the key that `--over auto` sweeps, and its values. Raises ConfigError if the preset has none."""
     sweep = preset("method", method).table.get("sweep")
     if not sweep:
         raise ConfigError(f"method {method} has no default sweep; help: --over KEY=[VALUES]")

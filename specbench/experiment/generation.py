@@ -231,7 +231,8 @@ def trace_prompt(request: TraceRequest, observer: Observer) -> Trace:
 def _plan_of_prompt(request: TraceRequest) -> PairPlan:
     """Return a plan with a single run of the method on one prompt."""
     options, tasks = request.options, (request.task if request.prompt is None else "prompts",)
-    choice = Choice.of(Request(methods=(request.method,), pair=request.pair, tasks=tasks, options=options, out=Path()))
+    methods = (request.method,) if request.method else ()
+    choice = Choice.of(Request(methods=methods, pair=request.pair, tasks=tasks, options=options, out=Path()))
     choice.require_used_options()
     if request.prompt is None:
         (selected,) = choice.tasks.by_name.values()

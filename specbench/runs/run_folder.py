@@ -267,7 +267,9 @@ def imported_of(folder: Path) -> ImportOrigin | None:
 def require_texts(folder: Path) -> None:
     """Raise ConfigError if a run was exported without texts."""
     if (origin := imported_of(folder)) and not origin.texts:
-        raise ConfigError(f"{folder} was exported without texts; help: specbench export --texts on the other machine")
+        raise ConfigError(
+            f"{folder} was exported without texts; help: specbench archive export --texts on the other machine"
+        )
 
 
 def expected_of(folder: Path) -> Expected:

@@ -25,7 +25,7 @@ def completed(words: str, monkeypatch, tmp_path) -> list[str]:
     return specbench(cwd=tmp_path).stdout.split()
 
 
-@pytest.mark.parametrize("command", ["run", "plan", "curve", "verify", "gate record", "trace", "enumerate", "profile"])
+@pytest.mark.parametrize("command", ["run", "plan", "verify", "gate record", "trace", "enumerate", "profile"])
 def test_methods_are_completed_for_every_command(command, monkeypatch, tmp_path):
     assert completed(f"specbench {command} -m casc", monkeypatch, tmp_path) == [
         name for name in names("method") if name.startswith("casc")

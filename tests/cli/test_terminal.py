@@ -126,9 +126,7 @@ def test_columns_bound_the_lines_of_a_pipe(tmp_path, monkeypatch, command):
     assert max(map(len, specbench(*command, cwd=tmp_path).stdout.splitlines())) <= max(80, words + 23)
 
 
-@pytest.mark.parametrize(
-    ("command", "options"), [("curve", ("-m", "-t", "--over")), ("profile", ("-m", "-t", "--middle"))]
-)
+@pytest.mark.parametrize(("command", "options"), [("run", ("-m", "-t", "-p")), ("profile", ("-m", "-t", "--middle"))])
 def test_what_is_measured_comes_first_in_help(tmp_path, command, options):
     what = specbench(command, "-h", cwd=tmp_path).stdout.partition("What:")[2].partition("\n\n")[0]
     assert all(option in what for option in options)

@@ -42,8 +42,8 @@ def test_conflicting_options_are_rejected_with_both_names(tmp_path, arguments, n
     assert not (tmp_path / "results").exists()
 
 
-def test_curve_rejects_a_draft_length_that_its_grid_sweeps(tmp_path):
-    done = specbench("curve", "-m", "sd", "-t", "gsm8k", "-n", 1, "--gamma", 3, cwd=tmp_path, code=2)
+def test_a_sweep_rejects_a_draft_length_that_its_grid_sweeps(tmp_path):
+    done = specbench("run", "-m", "sd", "-t", "gsm8k", "-n", 1, "--over", "auto", "--gamma", 3, cwd=tmp_path, code=2)
     assert "--gamma 3" in done.stderr
     assert "sd.proposer.gamma" in done.stderr
 

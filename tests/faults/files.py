@@ -44,7 +44,9 @@ def odd(trials: int, seed: int, folder: Path) -> Outcome:
     source = folder / "source"
     source.mkdir()
     assert here(RUN, source).code == 0
-    assert here(["export", next(source.glob("results/*/run.toml")).parent, "-o", "good.zip"], source).code == 0
+    assert (
+        here(["archive", "export", next(source.glob("results/*/run.toml")).parent, "-o", "good.zip"], source).code == 0
+    )
     outcome = Outcome()
     for trial in range(trials):
         rng, where = random.Random(f"{seed}:{trial}"), folder / f"trial-{trial}"
@@ -116,7 +118,7 @@ def _exported(kind: str, where: Path) -> list[str]:
         out.write_text("old")
     before = out.lstat()
     written = kind in ("link", "broken link", "file")
-    done = here(["export", next(where.glob("results/*/run.toml")).parent, "-o", out], where)
+    done = here(["archive", "export", next(where.glob("results/*/run.toml")).parent, "-o", out], where)
     problems = done.problems({0} if written else {2})
     if kind != "file" and (out.lstat().st_mode, out.lstat().st_ino) != (before.st_mode, before.st_ino):
         problems.append("the file was replaced")
@@ -154,7 +156,7 @@ def _imported(kind: str, where: Path, rng: random.Random) -> list[str]:
             {"text": b"text", "cut": good[:at], "noise": good[:at] + rng.randbytes(40) + good[at + 40 :]}[kind]
         )
     wrapper = ("prlimit", f"--as={MOST_MEMORY}") if shutil.which("prlimit") else ()
-    done = apart(["import", path], where, *wrapper)
+    done = apart(["archive", "import", path], where, *wrapper)
     problems = done.problems({2} if kind != "noise" else {0, 2})
     if list(where.parent.glob("outside.txt")) or list(where.glob("outside.txt")):
         problems.append("wrote outside the folder of results")

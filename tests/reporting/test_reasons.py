@@ -164,8 +164,8 @@ def test_an_imported_run_is_not_of_this_machine(measured, tmp_path):
     rewrite(
         measured, lambda each: setattr(each, "decode_seconds", 0.01 * len(each.tokens) / (1 + (each.method == "sd")))
     )
-    specbench("export", measured, "-o", tmp_path / "runs.zip", cwd=tmp_path)
-    specbench("import", "runs.zip", cwd=tmp_path)
+    specbench("archive", "export", measured, "-o", tmp_path / "runs.zip", cwd=tmp_path)
+    specbench("archive", "import", "runs.zip", cwd=tmp_path)
     shown = conclusion_of(tmp_path / "imported" / measured.name)
     assert "on the machine of the archive" in shown and "on this machine" not in shown
 

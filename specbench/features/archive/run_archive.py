@@ -181,7 +181,7 @@ def unpack(archive: Path, out: Path, most_bytes: int = MOST_BYTES, mark: bool = 
                     (out / name).parent.mkdir(parents=True, exist_ok=True)
                     (folder / name).rename(out / name)
     except (zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, RuntimeError, EOFError) as error:
-        raise ConfigError(f"{archive}: not an archive of specbench export: {error}") from None
+        raise ConfigError(f"{archive}: not an archive of specbench archive export: {error}") from None
     return [out / name for name in names]
 
 
@@ -235,7 +235,7 @@ def _listing_of(file: zipfile.ZipFile, archive: Path, most_bytes: int) -> Listin
     if len(members) > MOST_FILES:
         raise ConfigError(f"{archive}: {len(members)} files; at most {MOST_FILES} are imported")
     if members[:1] != [LISTING]:
-        raise ConfigError(f"{archive}: not an archive of specbench export: it does not begin with {LISTING}")
+        raise ConfigError(f"{archive}: not an archive of specbench archive export: it does not begin with {LISTING}")
     text = b"".join(_chunks(file, LISTING, MOST_LISTING_BYTES, archive))
     listing = parse_json(text, Listing, f"{archive}: {LISTING}")
     if listing.format != FORMAT:
@@ -362,7 +362,7 @@ def _plain(archive: Path, folder: Path, most_bytes: int) -> Path:
     try:
         _convert(columns, rows, COLUMNS, SAMPLES, lines_of)
     except (zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, RuntimeError, EOFError) as error:
-        raise ConfigError(f"{archive}: not an archive of specbench export --suite: {error}") from None
+        raise ConfigError(f"{archive}: not an archive of specbench archive export --suite: {error}") from None
     columns.unlink()
     return rows
 
@@ -402,4 +402,4 @@ def decompress(archive: Path, to: Path, most_bytes: int = MOST_BYTES) -> None:
                     raise ConfigError(f"{archive}: more than {size_text(most_bytes)} when unpacked")
                 out.write(chunk)
     except (lzma.LZMAError, EOFError) as error:
-        raise ConfigError(f"{archive}: not an archive of specbench export --suite: {error}") from None
+        raise ConfigError(f"{archive}: not an archive of specbench archive export --suite: {error}") from None

@@ -11,11 +11,10 @@ from specbench.analysis.number_format import COUNT, NONE, NOT_REACHED, PERCENT, 
 from specbench.analysis.points import Point, PointValue, Reference, StatedValue, points
 from specbench.analysis.summary import summary_of
 from specbench.errors import suggestion
-from specbench.features.suites.frontier import FEWEST_POINTS, frontier_points
+from specbench.features.suites.frontier import frontier_points
 from specbench.features.suites.papers.expectation import NUMBERS
 from specbench.features.suites.suite import PROMPT, Suite, TableSpec
 from specbench.note import Note, warning
-from specbench.reporting.notes import notes
 from specbench.reporting.tables import Table
 
 Coordinates = tuple[str | float | None, ...]  # the values of some dimensions
@@ -296,13 +295,6 @@ def points_of(folder: Path) -> list[Point]:
 def curve_tables(points: Sequence[Point]) -> list[Table]:
     """Return the table of the points, SpecCascade's two summaries, and the settings that they chose."""
     return [*(table for spec in (POINTS, SUMMARIES) if (table := pivot(spec, points)).rows), *choice_tables(points)]
-
-
-def remarks(folder: Path, points: Sequence[Point]) -> list[Note]:
-    """Return the notes of a run, with a warning if no curve has a summary."""
-    text = f"no summaries: a curve needs {FEWEST_POINTS} scored settings of a method"
-    few = [] if choice_tables(points) else [warning("no summaries", text)]
-    return [*few, *notes(summary_of(folder))]
 
 
 def choice_tables(points: Sequence[Point]) -> list[Table]:

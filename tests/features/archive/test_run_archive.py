@@ -56,9 +56,9 @@ def rewritten(path, members, listing=None):
 
 
 def test_an_imported_run_equals_the_exported_one(run, tmp_path):
-    done = console.specbench("export", run, "-o", "runs.zip", cwd=tmp_path)
+    done = console.specbench("archive", "export", run, "-o", "runs.zip", cwd=tmp_path)
     assert "1 run without texts" in done.stdout
-    done = console.specbench("import", "runs.zip", cwd=tmp_path)
+    done = console.specbench("archive", "import", "runs.zip", cwd=tmp_path)
     assert "4 of 4 generations" in done.stdout
     there, here = load(run), load(tmp_path / "imported" / run.name)
     assert here.complete and [r.tokens for r in here.records] == [r.tokens for r in there.records]
@@ -203,11 +203,11 @@ def test_existing_folders_are_kept(run, tmp_path):
 
 def test_other_files_are_named(tmp_path):
     (tmp_path / "text.zip").write_text("not a zip")
-    done = console.specbench("import", "text.zip", cwd=tmp_path, code=2)
-    assert "not an archive of specbench export" in done.stderr
+    done = console.specbench("archive", "import", "text.zip", cwd=tmp_path, code=2)
+    assert "not an archive of specbench archive export" in done.stderr
     with zipfile.ZipFile(tmp_path / "other.zip", "w") as file:
         file.writestr("readme.txt", "x")
-    done = console.specbench("import", "other.zip", cwd=tmp_path, code=2)
+    done = console.specbench("archive", "import", "other.zip", cwd=tmp_path, code=2)
     assert "does not begin with archive.json" in done.stderr
 
 
@@ -222,7 +222,9 @@ def test_an_export_replaces_only_a_file(kind, run, tmp_path):
         os.mkfifo(tmp_path / "pipe")
         out.symlink_to(tmp_path / "pipe") if "link" in kind else (tmp_path / "pipe").rename(out)
     before = out.lstat()
-    assert "is not a regular file" in console.specbench("export", run, "-o", out, cwd=tmp_path, code=2).stderr
+    assert (
+        "is not a regular file" in console.specbench("archive", "export", run, "-o", out, cwd=tmp_path, code=2).stderr
+    )
     assert (out.lstat().st_mode, out.lstat().st_ino) == (before.st_mode, before.st_ino)
 
 
@@ -233,9 +235,9 @@ def test_an_export_writes_through_a_link(exists, run, tmp_path):
     if exists:
         real.write_text("old")
     link.symlink_to(real)
-    console.specbench("export", run, "-o", link, cwd=tmp_path)
+    console.specbench("archive", "export", run, "-o", link, cwd=tmp_path)
     assert link.is_symlink() and zipfile.is_zipfile(real)
-    console.specbench("import", link, cwd=tmp_path)
+    console.specbench("archive", "import", link, cwd=tmp_path)
     assert os.listdir(tmp_path / "real") == ["runs.zip"]
 
 
@@ -253,7 +255,12 @@ def test_only_a_file_is_imported(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for path in ("pipe", "/dev/zero", "."):
         done = subprocess.run(
-            [SPECBENCH, "import", path], cwd=tmp_path, capture_output=True, text=True, timeout=100, preexec_fn=_limited
+            [SPECBENCH, "archive", "import", path],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            preexec_fn=_limited,
         )
         assert done.returncode == 2 and "is not a regular file" in done.stderr, done
 
@@ -264,7 +271,7 @@ def test_a_large_list_of_members_is_not_read(tmp_path):
     with path.open("wb") as file:
         file.seek(size)
         file.write(struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 1, 1, size, 0, 0))
-    assert "list of members is too large" in console.specbench("import", path, cwd=tmp_path, code=2).stderr
+    assert "list of members is too large" in console.specbench("archive", "import", path, cwd=tmp_path, code=2).stderr
 
 
 def _limited():

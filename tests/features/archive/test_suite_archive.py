@@ -89,7 +89,7 @@ def rendered(folder, name, results, to):
 @pytest.mark.parametrize("name", ["mine", "profile"])
 def test_the_page_from_the_archive_equals_the_page_from_the_runs(measured, tmp_path, name):
     """Byte for byte, with plots, in a folder that has nothing else."""
-    shown = specbench("export", "--suite", f"{name}.toml", "-o", "runs.zip.xz", cwd=measured).stdout
+    shown = specbench("archive", "export", "--suite", f"{name}.toml", "-o", "runs.zip.xz", cwd=measured).stdout
     assert "without texts" in shown and f"report --suite {name}.toml --from runs.zip.xz" in shown
     runs = rendered(measured, name, "results", f"from-runs-{name}")
     for file in (f"{name}.toml", "runs.zip.xz"):
@@ -104,7 +104,7 @@ def test_the_page_from_the_archive_equals_the_page_from_the_runs(measured, tmp_p
 
 
 def test_an_archive_has_neither_prompts_nor_texts(measured):
-    specbench("export", "--suite", "mine.toml", "-o", "runs.zip.xz", cwd=measured)
+    specbench("archive", "export", "--suite", "mine.toml", "-o", "runs.zip.xz", cwd=measured)
     with unpacked_results(measured / "runs.zip.xz") as results:
         found = (path for path in results.rglob("*") if path.is_file())
         content = {path.relative_to(results).as_posix(): path.read_bytes() for path in found}
@@ -120,7 +120,7 @@ def test_an_archive_has_neither_prompts_nor_texts(measured):
 
 def test_a_changed_or_cut_archive_is_an_error(measured, tmp_path):
     """An archive whose numbers were changed is not read: checksums of archive, records and index cover them."""
-    specbench("export", "--suite", "mine.toml", "-o", "runs.zip.xz", cwd=measured)
+    specbench("archive", "export", "--suite", "mine.toml", "-o", "runs.zip.xz", cwd=measured)
     data = lzma.decompress((measured / "runs.zip.xz").read_bytes())
     place = data.index(b"[0.", data.index(b'"decode_seconds"')) + len("[0.")  # in one of the columns
     changed = bytes([ord("1") if data[place] == ord("2") else ord("2")])
@@ -130,7 +130,7 @@ def test_a_changed_or_cut_archive_is_an_error(measured, tmp_path):
     (tmp_path / "cut.zip.xz").write_bytes((measured / "runs.zip.xz").read_bytes()[:-40])
     (tmp_path / "text.zip.xz").write_text("no archive")
     for name in ("cut", "text"):
-        wrong = pytest.raises(ConfigError, match="not an archive of specbench export --suite")
+        wrong = pytest.raises(ConfigError, match="not an archive of specbench archive export --suite")
         with wrong, unpacked_results(tmp_path / f"{name}.zip.xz"):
             pass
 
@@ -143,7 +143,7 @@ def test_an_archive_is_unpacked_up_to_a_size(measured, tmp_path):
 
 
 def test_unpacked_runs_are_complete_and_not_marked_as_imported(measured):
-    specbench("export", "--suite", "mine.toml", "-o", "runs.zip.xz", cwd=measured)
+    specbench("archive", "export", "--suite", "mine.toml", "-o", "runs.zip.xz", cwd=measured)
     with unpacked_results(measured / "runs.zip.xz") as results:
         folders = [path.parent for path in results.glob("*/run.toml")]
         assert len(folders) == 2 and all(load(folder).complete for folder in folders)
@@ -154,19 +154,22 @@ def test_unpacked_runs_are_complete_and_not_marked_as_imported(measured):
 def test_an_export_of_a_suite_replaces_only_a_file(measured):
     os.mkfifo(measured / "pipe")
     (measured / "link").symlink_to("pipe")
-    done = specbench("export", "--suite", "mine.toml", "-o", "link", cwd=measured, code=2)
+    done = specbench("archive", "export", "--suite", "mine.toml", "-o", "link", cwd=measured, code=2)
     assert "link is not a regular file" in done.stderr
     assert (measured / "link").is_symlink() and (measured / "pipe").is_fifo()
 
 
 def test_a_mistake_is_explained(measured):
-    assert "give either run folders or --suite NAME" in specbench("export", "-o", "x.zip", cwd=measured, code=2).stderr
-    specbench("export", "--suite", "mine.toml", "-o", "runs.zip.xz", cwd=measured)
+    assert (
+        "give either run folders or --suite NAME"
+        in specbench("archive", "export", "-o", "x.zip", cwd=measured, code=2).stderr
+    )
+    specbench("archive", "export", "--suite", "mine.toml", "-o", "runs.zip.xz", cwd=measured)
     assert "is a file; help: --suite NAME" in specbench("report", "--from", "runs.zip.xz", cwd=measured, code=2).stderr
 
 
 def test_an_archive_of_a_suite_is_imported_as_run_folders(measured, tmp_path):
-    specbench("export", "--suite", "mine.toml", "-o", "runs.zip.xz", cwd=measured)
-    specbench("import", measured / "runs.zip.xz", cwd=tmp_path)
+    specbench("archive", "export", "--suite", "mine.toml", "-o", "runs.zip.xz", cwd=measured)
+    specbench("archive", "import", measured / "runs.zip.xz", cwd=tmp_path)
     folders = [path.parent for path in (tmp_path / "imported").glob("*/run.toml")]
     assert len(folders) == 2 and all(load(folder).complete and (folder / IMPORTED).exists() for folder in folders)
