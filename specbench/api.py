@@ -90,7 +90,8 @@ class RunResult:
     def table(self) -> "pd.DataFrame":
         """Return one row per run and method, the baseline first.
 
-        Columns: `pair`, `task`, `method`; `draft_length` in tokens, as text; `temperature`; `rank` by speed, as text;
+        Columns: `pair`, `task`, `method`; `draft_length`, the longest draft in tokens; `temperature`; `rank` by speed,
+        and `last_rank` (2 and 4 for a rank of 2-4);
         `generations`, `failed`; `tokens_per_second` while decoding; `speedup` over the baseline while decoding, with
         the 95 % interval `speedup_low` to `speedup_high` (1 without an interval for the baseline; none below five
         prompts); the same with prefill as `end_to_end_tokens_per_second` and `end_to_end_speedup`; `predicted` and

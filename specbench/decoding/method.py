@@ -199,6 +199,7 @@ class Method(Named):
             adaptive=self.adaptive,
             theory=self.theory(),
             flops=self.flops,
+            longest_draft=self.depth if self.draft_length else None,
             predicts_distance=self.predicts_distance,
             published_rule=self.published_rule,
         )

@@ -31,11 +31,18 @@ Positions = Literal["", "drafted", "tested"]  # of a round
 class Traits:
     """The properties of a method that are stored with its results.
 
-    `draft_length` is text for a table (`5`, `5, 1`, `up to 10`); empty for methods that do not draft. `adaptive` says
-    that a stop rule decides how long a draft is. `flops` says which positions of a round SPRINTER's count of FLOPs has for
-    the target, the last of `roles`: the drafted or the tested ones; empty if the count does not apply. `published_rule` names
-    a rejection whose tokens follow no declared distribution. `predicts_distance` says that Theorem 1 of SPRINTER holds for
-    the method, `is_reference` that other methods are compared with it.
+    Args:
+        roles: The models that the method runs, the target last.
+        heads: The trained heads that it reads.
+        draft_length: Text for a table (`5`, `5, 1`, `up to 10`); empty for methods that do not draft.
+        adaptive: Whether a stop rule decides how long a draft is.
+        theory: The formula of its speed; None if there is none.
+        flops: The positions of a round that SPRINTER's count of FLOPs has for the target; empty if the count does not apply.
+        published_rule: A rejection whose tokens follow no declared distribution.
+        longest_draft: The largest number of drafted tokens that a round can accept; None without drafts, and in runs of
+            earlier revisions unless all drafts have one length.
+        predicts_distance: Whether Theorem 1 of SPRINTER holds for the method.
+        is_reference: Whether other methods are compared with it besides the baseline.
     """
 
     roles: tuple[str, ...]
@@ -44,6 +51,7 @@ class Traits:
     adaptive: bool = False
     theory: Theory | None = None
     flops: Positions = ""
+    longest_draft: int | None = None
     predicts_distance: bool = False
     is_reference: bool = False
     published_rule: str | None = None

@@ -331,6 +331,7 @@ def with_settings(table: Table) -> Table:
 COUNTED = {"speculation": "drafted", "sprinter": "tested"}
 FORMULAS = {"sprinter": "untested run"}
 REFERENCE = "sd"
+NEWER_TRAITS = ("is_reference", "longest_draft", "predicts_distance")  # which the first revisions did not store
 
 
 def with_traits(table: Table) -> Table:
@@ -352,6 +353,9 @@ def _with_traits(method: object) -> object:
     options = method.get("options", {})
     new.setdefault("is_reference", method.get("preset") == REFERENCE and not method.get("settings"))
     new.setdefault("predicts_distance", new["flops"] == "tested" and options.get("threshold") == 0.5)
+    length = str(traits.get("draft_length", ""))
+    if length.isdecimal():
+        new.setdefault("longest_draft", int(length))
     return {**method, "traits": new}
 
 
@@ -359,7 +363,7 @@ def _as_first_stored(method: Table) -> Table:
     """Return the table of a method as the first revision stored it, of which checksums of runs are."""
     stored = method["traits"]
     assert isinstance(stored, dict)
-    traits = {key: value for key, value in stored.items() if key not in ("is_reference", "predicts_distance")}
+    traits = {key: value for key, value in stored.items() if key not in NEWER_TRAITS}
     traits["flops"] = {new: old for old, new in COUNTED.items()}.get(traits["flops"], traits["flops"])
     theory = traits.get("theory")
     if isinstance(theory, dict):
