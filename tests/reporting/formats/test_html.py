@@ -200,7 +200,7 @@ def test_interval_bars_are_visible_on_a_dark_page():
     (bar,) = (line for line in chart.splitlines() if "stroke: row.color" in line)
     opacity = float((re.search(r"opacity: ([\d.]+)", bar) or ["", "1"])[1])
     paper = styles.DARK["#ffffff"]
-    colors = {style.color for style in styles.METHODS.values()} | {*styles.COLORS}
+    colors = {*styles.NAMED.values(), *styles.COLORS}
     for color in (styles.shade(color, step) for color in colors for step in range(4)):
         mixed = (opacity * int(color[i : i + 2], 16) + (1 - opacity) * int(paper[i : i + 2], 16) for i in (1, 3, 5))
         shown = "#" + "".join(f"{round(part):02x}" for part in mixed)
