@@ -45,7 +45,6 @@ Task = Annotated[
 Data = Annotated[list[str] | None, typer.Option("--data", help="Data of the tasks: hub, synthetic, or a file.")]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of logs and verdicts.")]
 Page = Annotated[Path | None, typer.Option("--page", help="Also write a Markdown page to this file.")]
-OUTCOMES = {"differs": ExitCode.REGRESSION, "inconclusive": ExitCode.INCONCLUSIVE}
 
 
 @server.command()
@@ -161,7 +160,7 @@ def verify(
     )
     verification = _until_interrupted(verify_server(request, TerminalObserver()))
     _show(verification, json_, page, key_env)
-    sys.exit(OUTCOMES.get(verification.outcome, ExitCode.OK))
+    sys.exit(verification.outcome.exit_code)
 
 
 @server.command()

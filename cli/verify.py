@@ -17,17 +17,12 @@ from specbench.cli.app import wrapped
 from specbench.cli.console import TerminalObserver, output_console, printable
 from specbench.cli.params import Method, Plugins, SharedOptions, pair_of_models, words
 from specbench.config.presets import require_presets
-from specbench.errors import ExitCode
+from specbench.features.exactness.verdict import Outcome
 from specbench.features.verify import CUTS, PROMPTS, TOKENS
 from specbench.reporting import escaping
 
 if TYPE_CHECKING:
     from specbench.features.verify.verification_run import Verification
-
-
-OUTCOMES = {
-    "differs": ExitCode.REGRESSION, "inconclusive": ExitCode.INCONCLUSIVE, "no distribution": ExitCode.INCONCLUSIVE
-}  # fmt: skip
 
 
 @params.with_shared_options("sample", "ignore_eos", "top_k", "top_p", "sampling", "over", "shard")
@@ -73,7 +68,7 @@ def verify(
     request = VerifyRequest(method=method, pair=pair, tasks=tuple(words(task)), options=options, cuts=repeats)
     verification = verify_method(request, TerminalObserver())
     _show(verification, json_)
-    sys.exit(OUTCOMES.get(verification.verdict.outcome, ExitCode.OK))
+    sys.exit(verification.verdict.outcome.exit_code)
 
 
 def _show(verification: "Verification", as_json: bool) -> None:
@@ -93,7 +88,12 @@ def _show(verification: "Verification", as_json: bool) -> None:
         table = {
             key: value for key, value in dataclasses.asdict(verification).items() if key not in ("spec", "verdict")
         }
-        table |= {"options": spec.options, "outcome": verdict.outcome, "line": verdict.line}
+        table |= {
+            "options": spec.options,
+            "outcome": verdict.outcome,
+            "lossless": verdict.is_lossless,
+            "line": verdict.line,
+        }
         power = None if verdict.power is None else dataclasses.asdict(verdict.power)
         table |= {"checks": [dataclasses.asdict(check) for check in verdict.checks], "power": power}
         print(json.dumps(table, indent=2))
@@ -134,8 +134,6 @@ def enumerate_(
         print(f"  {finding.setting:<20} {finding.distance:.1e}  {finding.words}")
     if found.scope:
         print(found.scope)
-    if found.differs:
-        sys.exit(ExitCode.REGRESSION)
-    if found.undecided:
+    if found.outcome is Outcome.inconclusive:
         print(wrapped(f"inconclusive: {escaping.terminal(found.undecided)}"))
-        sys.exit(ExitCode.INCONCLUSIVE)
+    sys.exit(found.outcome.exit_code)

@@ -11,18 +11,16 @@ import numpy as np
 
 from specbench.analysis.metric import METRICS, Direction, metric_of
 from specbench.analysis.number_format import SCORE, TIMES
+from specbench.features.exactness.verdict import Outcome
 from specbench.features.gate.judge import Blocks, Comparable, Paired, judge, mean
 from specbench.features.gate.run_differences import tables
 from specbench.features.gate.verdict import Finding, GateLimits, GateVerdict, Quantity, Status
-from specbench.features.servers.exactness.server_verdict import Outcome
 from specbench.features.servers.exactness.stored_verdict import VerificationResult
 from specbench.features.servers.load.server_run import Level, ServerRun
 from specbench.features.servers.request_key import RequestKind
 from specbench.features.servers.served import Description
 from specbench.features.servers.served_results import Result
 from specbench.note import warnings_of
-
-RANK = {Outcome.exact: 0, Outcome.unfound: 0, Outcome.inconclusive: 1, Outcome.differs: 2}  # from best to worst
 
 
 def compare_served(base: Sequence[Result], new: Sequence[Result], limits: GateLimits) -> list[GateVerdict]:
@@ -174,11 +172,11 @@ def _verifications(base: VerificationResult, new: VerificationResult) -> list[Ga
     if added := _labels(after - before):
         text = f"{short}: outputs of {', '.join(added)} differ, but not in BASE; {new.line}"
         finding = Finding(Status.regression, "no longer exact", text, short)
-    elif RANK[new.outcome] > RANK[base.outcome]:
+    elif new.outcome.rank > base.outcome.rank:
         worse = new.outcome is Outcome.differs
         status = Status.regression if worse else Status.inconclusive
         finding = Finding(status, "no longer exact" if worse else "exactness undecided", detail, short)
-    elif RANK[new.outcome] < RANK[base.outcome]:
+    elif new.outcome.rank < base.outcome.rank:
         finding = Finding(
             Status.improved, "exact now" if new.outcome is Outcome.exact else "no difference found", detail, short
         )

@@ -7,6 +7,7 @@ from specbench.config.options import Options
 from specbench.config.pair import Pair
 from specbench.decoding.sampling import OtherRandomness
 from specbench.errors import ConfigError
+from specbench.features.exactness.verdict import Outcome
 from specbench.features.verify.enumeration import ExactComparison, examine, examine_drafts
 from specbench.resolution.methods import Methods
 from specbench.resolution.partial_method import PartialMethod
@@ -60,6 +61,13 @@ class Enumeration:
         if self.has_drafts and not self.longest:
             return "nothing was drafted in the first tokens, so the proposer was not tested"
         return ""
+
+    @property
+    def outcome(self) -> Outcome:
+        """What was found."""
+        if self.differs:
+            return Outcome.differs
+        return Outcome.inconclusive if self.undecided else Outcome.exact
 
     @property
     def is_exact(self) -> bool:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 
 import torch
@@ -16,6 +15,7 @@ from specbench.data.prompting import encode_firsts
 from specbench.decoding.method import Method
 from specbench.errors import ConfigError, MissingAsset
 from specbench.features.exactness.power import Power
+from specbench.features.exactness.verdict import Outcome
 from specbench.features.verify import CUTS
 from specbench.features.verify.case import Case, CheckKind, CheckResult, Decoding
 from specbench.features.verify.enumerated import Enumeration, enumerated
@@ -39,19 +39,6 @@ TEMPERATURE = 2.0  # small models are confident, and near-deterministic distribu
 TASK = "gsm8k"  # for a pair that does not name a suitable one
 
 
-class VerdictKind(StrEnum):
-    """The possible results of a verification."""
-
-    lossless = (
-        "lossless"  # follows its baseline's distribution, by enumeration or by tests that would find small departures
-    )
-    declared = "as declared"  # the same of the distribution that it declares, which is not its baseline's
-    unfound = "no departure found"  # every check passed, but departures above the limits would have been missed
-    differs = "differs"  # does not follow the distribution that it declares, or accepts too often or too rarely
-    inconclusive = "inconclusive"  # every check passed, but the control was not rejected
-    undeclared = "no distribution"  # declares no distribution to compare with
-
-
 @dataclass(frozen=True)
 class Verdict:
     """The outcome, a one-line explanation, and what led to it.
@@ -61,12 +48,14 @@ class Verdict:
         line: The explanation.
         checks: The checks.
         power: What the sampled checks would have missed; None without sampled checks.
+        is_lossless: Whether an exact method's distribution is its baseline's.
     """
 
-    outcome: VerdictKind
+    outcome: Outcome
     line: str
     checks: list[CheckResult]
     power: Power | None = None
+    is_lossless: bool = False
 
 
 def verify(
@@ -93,10 +82,10 @@ def verify(
     failed = [check for check in checks if check.passed is False and check.kind is not CheckKind.control]
     if failed:
         line = _fault(case, name, declared, greedy_tokens, failed)
-        return Verdict(VerdictKind.differs, line, checks, power)
+        return Verdict(Outcome.differs, line, checks, power)
     if any(check.passed is False for check in checks):
         line = f"inconclusive: {name} passed, but the control was not rejected; help: larger -n, --repeats or --temperature"
-        return Verdict(VerdictKind.inconclusive, line, checks, power)
+        return Verdict(Outcome.inconclusive, line, checks, power)
     is_same = is_lossless(case.method, baseline, case.temperature)
     how = f"greedy and at T = {case.temperature:g}" if case.temperature else "greedy; not sampled"
     missed = f" (would have missed {'; '.join(power.missed)})" if power and power.missed else ""
@@ -105,16 +94,17 @@ def verify(
         lossy = "" if is_same else ", which is lossy"
         why = f"; {enumeration.undecided}" if enumeration and enumeration.undecided else ""
         line = f"no departure found: {name} against {declared}{lossy}, {how}{missed}{why}{_help(case, power)}"
-        return Verdict(VerdictKind.unfound, line, checks, power)
+        return Verdict(Outcome.unfound, line, checks, power)
     beyond = (
         f" up to drafts of {enumeration.longest}" if enumeration and enumeration.longest < enumeration.depth else ""
     )
     shown = f"enumerated exactly{beyond}, and " if is_enumerated else ""
     if is_same:
         line = f"lossless: {name} follows {declared}: {shown}no departure found on this pair, {how}{missed}"
-        return Verdict(VerdictKind.lossless, line, checks, power)
-    line = f"follows its declared distribution, which is lossy: {name}, {declared}: {shown}no departure found, {how}{missed}"
-    return Verdict(VerdictKind.declared, line, checks, power)
+        return Verdict(Outcome.exact, line, checks, power, is_lossless=True)
+    follows = f"follows its declared distribution, which is lossy: {name}, {declared}"
+    line = f"exact: {follows}: {shown}no departure found, {how}{missed}"
+    return Verdict(Outcome.exact, line, checks, power)
 
 
 def _declared(case: Case) -> str:
@@ -196,7 +186,7 @@ def undeclared(method: Method, name: str) -> Verdict:
     elif reason := method.undefined_at(1.0):
         why = f": {reason}"
     return Verdict(
-        VerdictKind.undeclared, f"cannot be verified: {name} declares no distribution that its output follows{why}", []
+        Outcome.undeclared, f"cannot be verified: {name} declares no distribution that its output follows{why}", []
     )
 
 

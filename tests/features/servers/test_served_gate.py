@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from specbench.features.exactness.verdict import Outcome
 from specbench.features.gate.verdict import GateLimits, Status
-from specbench.features.servers.exactness.server_verdict import Outcome
 from specbench.features.servers.exactness.stored_verdict import KindVerdict, VerificationResult
 from specbench.features.servers.load.blocks import Pace
 from specbench.features.servers.load.load_metrics import Acceptance

@@ -10,11 +10,12 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from specbench.cli.params import SharedOptions
 from specbench.errors import ConfigError
+from specbench.features.exactness.verdict import Outcome
 from specbench.features.servers.dialects.vllm import Vllm
 from specbench.features.servers.exactness.calibration import deviation_of
 from specbench.features.servers.exactness.kinds import shared_cause
 from specbench.features.servers.exactness.served_checks import GreedyTexts
-from specbench.features.servers.exactness.server_verdict import Outcome, ServerVerification
+from specbench.features.servers.exactness.server_verdict import ServerVerification
 from specbench.features.servers.exactness.server_verification import verify_server
 from specbench.features.servers.exactness.verify_request import ServerVerifyRequest
 from specbench.features.servers.prompts import served_prompts

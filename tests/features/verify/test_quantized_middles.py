@@ -7,8 +7,8 @@ import torch
 
 from specbench.config.quantization_kind import QuantizationKind
 from specbench.decoding.targets import Last
+from specbench.features.exactness.verdict import Outcome
 from specbench.features.verify.enumeration import TableModels, distance, joint_distribution
-from specbench.features.verify.verification_run import VerdictKind
 from specbench.kernels import kernels
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import Chain, DraftModel
@@ -63,5 +63,5 @@ def test_verify_passes_a_chain_with_a_quantized_middle(kind, name):
     world = World("tiny-polybasic", "gsm8k", overrides=(("pair.models.middle.quantization", kind),))
     assert str(world.found["middle"].spec.quantization) == kind
     verdict = world.verdict(name)
-    assert verdict.outcome == VerdictKind.unfound, verdict
+    assert verdict.outcome == Outcome.unfound, verdict
     assert all(check.numbers["rounds"] for check in verdict.checks if "acceptance" in check.name)

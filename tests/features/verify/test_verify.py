@@ -20,8 +20,8 @@ from specbench.decoding.drafting import roll
 from specbench.decoding.method import Method
 from specbench.decoding.rejection import Verified, verify
 from specbench.decoding.sampling import Draft, Sampler
+from specbench.features.exactness.verdict import Outcome
 from specbench.features.verify.case import Case, Decoding
-from specbench.features.verify.verification_run import VerdictKind
 from specbench.features.verify.verification_run import verify as verified
 from specbench.methods.speculative import Speculative
 from specbench.models import cached_session as session
@@ -103,7 +103,7 @@ def passes(verdict, name) -> None:
     drafts.
     """
     lossy = "which is lossy" in verdict.line
-    assert verdict.outcome == VerdictKind.unfound and lossy == (name in DECLARED), verdict
+    assert verdict.outcome == Outcome.unfound and lossy == (name in DECLARED), verdict
     acceptance = [check.numbers.get("rounds", 0) for check in verdict.checks if "acceptance" in check.name]
     assert len(acceptance) == 2 and (acceptance == [0, 0]) == (name in UNDRAFTED), acceptance
 
@@ -128,7 +128,7 @@ def test_a_cache_truncated_by_one_too_few_fails(tiny, kept, monkeypatch):
     monkeypatch.setattr(engines, "LeanFeeder", stale(LeanFeeder, kept))
     verdict = tiny.verdict("sd", temperature=0.0, prompts=tiny.prompts, decoding=Decoding(24))
     assert (
-        verdict.outcome == VerdictKind.differs
+        verdict.outcome == Outcome.differs
         and verdict.line.startswith("NOT lossless")
         and "greedy tokens" in failures(verdict)
     )
@@ -141,7 +141,7 @@ def test_a_replacement_drawn_from_the_target_fails(tiny, monkeypatch):
     """
     monkeypatch.setattr(rejection_module, "residual", lambda pi, q: pi)
     verdict = tiny.verdict("sd", **ENOUGH)
-    assert verdict.outcome == VerdictKind.differs and failures(verdict) & {"first tokens", "later tokens"}
+    assert verdict.outcome == Outcome.differs and failures(verdict) & {"first tokens", "later tokens"}
     assert not failures(verdict) & {"greedy tokens", "greedy acceptance", "acceptance"}
 
 
@@ -153,7 +153,7 @@ def test_a_bonus_from_the_target_where_the_target_is_a_mixture_fails(tiny, monke
     biased = replace(drafting, bonus="paper")
     assert biased.scorers == scorers
     verdict = verified(tiny.of(biased, biased, **ENOUGH), "biased", biased)
-    assert verdict.outcome == VerdictKind.differs and "later tokens" in failures(verdict)
+    assert verdict.outcome == Outcome.differs and "later tokens" in failures(verdict)
     assert "first tokens" not in failures(verdict)  # which are never a bonus
 
 
@@ -167,7 +167,7 @@ def test_drafts_drawn_from_another_distribution_than_they_report_fail(tiny, monk
 
     monkeypatch.setattr(session, "roll", sharp)
     verdict = tiny.verdict("sd", **ENOUGH)
-    assert verdict.outcome == VerdictKind.differs and "later tokens" in failures(verdict)
+    assert verdict.outcome == Outcome.differs and "later tokens" in failures(verdict)
 
 
 def test_a_first_token_that_is_never_tested_fails(tiny, monkeypatch):
@@ -208,12 +208,12 @@ def test_a_draft_whose_cache_misses_a_token_after_full_acceptance_fails(tiny, mo
 def test_a_control_that_looks_like_the_distribution_makes_a_pass_inconclusive(tiny):
     """One output of one token cannot tell the draft from the target."""
     verdict = tiny.verdict("sd", prompts=tiny.prompts[:1], cuts=1, decoding=Decoding(1))
-    assert verdict.outcome == VerdictKind.inconclusive and failures(verdict) == {"control"}
+    assert verdict.outcome == Outcome.inconclusive and failures(verdict) == {"control"}
 
 
 def test_a_greedy_verdict_mentions_that_nothing_was_sampled(tiny):
     verdict = tiny.verdict("sd", temperature=0.0)
-    assert verdict.outcome == VerdictKind.unfound and "not sampled" in verdict.line and len(verdict.checks) == 2
+    assert verdict.outcome == Outcome.unfound and "not sampled" in verdict.line and len(verdict.checks) == 2
 
 
 def test_the_command_prints_text_and_json(tmp_path):
@@ -221,7 +221,12 @@ def test_the_command_prints_text_and_json(tmp_path):
     few = "-t", "wmt", "--data", "synthetic", "-n", "2", "--repeats", "2"
     done = specbench("verify", "-m", "sd", *models, *few, "--json", cwd=tmp_path)
     report = json.loads(done.stdout)
-    assert report["outcome"] == "lossless" and report["engine"] == "lean" and report["tasks"] == ["wmt"]
+    assert (
+        report["outcome"] == "exact"
+        and report["lossless"]
+        and report["engine"] == "lean"
+        and report["tasks"] == ["wmt"]
+    )
     assert [check["passed"] for check in report["checks"]] == [True] * 7
     text = " ".join(done.stderr.split())
     assert "lossless: sd follows the distribution of target: enumerated exactly, and no departure found" in text

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from specbench.features.exactness.departures import DepartureKind, Detectable
 from specbench.features.exactness.evidence import LARGEST_VARIATION
 from specbench.features.exactness.martingales import ALARM
 from specbench.features.exactness.power import missed_alone
+from specbench.features.exactness.verdict import Outcome
 from specbench.features.servers.exactness.calibration import Deviation
 from specbench.features.servers.exactness.kinds import shared_cause
 from specbench.features.servers.exactness.served_checks import KindResult, SampledTests, pooled
@@ -18,17 +18,6 @@ from specbench.features.servers.exactness.smallest import SmallestRequest
 from specbench.features.servers.request_key import RequestKind
 from specbench.features.servers.served import Description
 from specbench.note import Note
-
-
-class Outcome(StrEnum):
-    """The possible results of a verification of a server."""
-
-    exact = "exact"  # no check failed, the control was rejected, and departures above the limits would have been found
-    unfound = (
-        "no departure found"  # no check failed and the control was rejected; larger departures would have been missed
-    )
-    differs = "differs"  # tokens do not follow the reference, or seeds do not repeat outputs
-    inconclusive = "inconclusive"  # nothing failed, and the control was not rejected, or too little could be tested
 
 
 @dataclass(frozen=True, kw_only=True)

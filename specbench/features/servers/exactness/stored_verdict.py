@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from specbench.features.exactness.departures import Detectable
 from specbench.features.exactness.martingales import ALARM, GROUPS
 from specbench.features.exactness.token_tests import TestResult
+from specbench.features.exactness.verdict import Outcome
 from specbench.features.servers.exactness.calibration import Deviation
 from specbench.features.servers.exactness.seeds import SeedCheck
 from specbench.features.servers.exactness.served_checks import (
@@ -15,7 +16,7 @@ from specbench.features.servers.exactness.served_checks import (
     KindResult,
     SampledTests,
 )
-from specbench.features.servers.exactness.server_verdict import Outcome, ServerVerification
+from specbench.features.servers.exactness.server_verdict import ServerVerification
 from specbench.features.servers.exactness.smallest import SmallestRequest
 from specbench.features.servers.request_key import RequestKind
 from specbench.features.servers.served import Description, SpeculationCounts
