@@ -55,7 +55,7 @@ def describe(
     timeout: Timeout = 60.0,
     json_: params.Json = False,
 ) -> None:
-    """Show what a server says about itself: dialect, version, model, context, sampling defaults, speculation."""
+    """Show what a server says about itself: backend, version, model, context, sampling defaults, speculation."""
     from specbench.features.servers.endpoint import connected  # imports aiohttp
     from specbench.features.servers.readiness import Patience
 
@@ -63,7 +63,7 @@ def describe(
         address = _server(url, key_env, timeout)
         patience = Patience(seconds=timeout, observer=TerminalObserver())
         async with connected(address, model, patience=patience) as endpoint:
-            return {**dataclasses.asdict(endpoint.description), "dialect_tested_on": endpoint.dialect.tested_on}
+            return {**dataclasses.asdict(endpoint.description), "backend_tested_on": endpoint.backend.tested_on}
 
     table = asyncio.run(described())
     if json_:

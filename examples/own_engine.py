@@ -5,14 +5,14 @@ import torch
 from specbench.config.pair import folder
 from specbench.models.checkpoints import load_tokenizer
 from specbench.models.engines import Engine, LoadedModel
-from specbench.models.feeder import Feeder, Output
+from specbench.models.model_runner import ModelRunner, Output
 
 
 def normal(seed, size):
     return torch.randn(size, size, generator=torch.Generator().manual_seed(seed))
 
 
-class TableFeeder(Feeder):
+class TableModelRunner(ModelRunner):
     name, device, branches = "table", torch.device("cpu"), True
 
     def __init__(self, logits):
@@ -36,8 +36,8 @@ class TableModel(LoadedModel):
         self.embedded = self.vocabulary = size
         self.logits = 3.0 * normal(0, size) + normal(len(role), size)  # the models of a pair are alike
 
-    def feeder(self, vocabulary, source):
-        return TableFeeder(self.logits[:, :vocabulary])
+    def model_runner(self, vocabulary, source):
+        return TableModelRunner(self.logits[:, :vocabulary])
 
 
 class TableEngine(Engine, name="table"):

@@ -26,11 +26,11 @@ from specbench.machine.hardware import fingerprint
 from specbench.machine.memory import read_bandwidth
 from specbench.methods.tree_drafts import EAGLE_TREE
 from specbench.models.cached_session import CachedSession
-from specbench.models.lean import LeanFeeder, network_of, small_config
+from specbench.models.lean import LeanModelRunner, network_of, small_config
 from specbench.models.loader import use_huge_pages_for
 from specbench.models.resolved_model import size_of
 from specbench.models.simulated import random_model
-from specbench.models.transformers_session import EagerFeeder
+from specbench.models.transformers_session import EagerModelRunner
 
 OUT = Path("results/block-prices.md")
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 16)
@@ -170,7 +170,7 @@ def prices(
         model = random_model(config, dtype, torch.device("cpu")).eval().requires_grad_(False)
         opened = network_of(model) if engine == "lean" else model
         use_huge_pages_for(model)
-        kind: Any = LeanFeeder if engine == "lean" else EagerFeeder
+        kind: Any = LeanModelRunner if engine == "lean" else EagerModelRunner
         sessions[engine] = CachedSession(kind(opened, config.vocab_size, source))
         sessions[engine].score(first, len(first) - 1)
     times: dict[str, list[list[float]]] = {engine: [] for engine in sessions}
@@ -211,7 +211,7 @@ def measured_at_one_thread() -> tuple[list[MixtureRow], list[FamilyRow], list[Tr
 def tree_row(name: str) -> TreeRow:
     """Time forwards of the last token and EAGLE's tree after it, and of as many tokens in a row, alternating."""
     model, shape = random_model(SHAPES[name], "float32", torch.device("cpu")), shape_of_paths(EAGLE_TREE)
-    session = CachedSession(LeanFeeder(network_of(model.eval().requires_grad_(False)), SHAPES[name].vocab_size))
+    session = CachedSession(LeanModelRunner(network_of(model.eval().requires_grad_(False)), SHAPES[name].vocab_size))
     use_huge_pages_for(model)
     first = [5 + i % 900 for i in range(CONTEXT - 1)]
     session.score(first, len(first) - 1)
@@ -232,7 +232,10 @@ def mixture_rows(bandwidth: float) -> Iterator[MixtureRow]:
     model = random_model(MIXTURE, "float32", torch.device("cpu")).eval().requires_grad_(False)
     network: Any = network_of(model)
     use_huge_pages_for(model)
-    session, first = CachedSession(LeanFeeder(network, MIXTURE.vocab_size)), [5 + i % 900 for i in range(CONTEXT - 1)]
+    session, first = (
+        CachedSession(LeanModelRunner(network, MIXTURE.vocab_size)),
+        [5 + i % 900 for i in range(CONTEXT - 1)],
+    )
     session.score(first, len(first) - 1)
     table = np.array([[timed(session, first, size, at) for size in SIZES] for at in range(40)])[1:]
     experts = [layer.experts for layer in network.layers.layers]
@@ -269,7 +272,10 @@ def family_row(name: str) -> FamilyRow:
     models = [random_model(config, "float32", torch.device("cpu")).eval().requires_grad_(False) for _ in range(2)]
     for model in models:
         use_huge_pages_for(model)
-    sessions = [CachedSession(LeanFeeder(network_of(models[0]), 8000)), CachedSession(EagerFeeder(models[1], 8000))]
+    sessions = [
+        CachedSession(LeanModelRunner(network_of(models[0]), 8000)),
+        CachedSession(EagerModelRunner(models[1], 8000)),
+    ]
     first = [5 + i % 900 for i in range(CONTEXT - 1)]
     for session in sessions:
         session.score(first, len(first) - 1)

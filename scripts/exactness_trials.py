@@ -18,17 +18,18 @@ import torch
 from torch import Tensor
 
 from specbench.features.exactness.departures import HOTTER
-from specbench.features.exactness.martingales import ALARM, GROUPS
+from specbench.features.exactness.martingales import GROUPS, SIGNIFICANCE
 from specbench.features.exactness.token_statistics import categories_of, statistics
 from specbench.features.exactness.token_tests import TokenTests
 from specbench.features.exactness.tolerance import Allowed
+from specbench.features.exactness.verdict import Outcome
 from specbench.features.servers.exactness.allowed import allowed
 from specbench.features.servers.exactness.calibration import Deviation, deviation_of
 from specbench.features.servers.exactness.kinds import SAMPLINGS, kinds_of
 from specbench.features.servers.exactness.output_comparison import ByReference, BySamples
 from specbench.features.servers.exactness.reference import Reference
 from specbench.features.servers.exactness.served_checks import MOST_CATEGORIES, KindResult
-from specbench.features.servers.exactness.server_verdict import Evidence, Outcome, verdict_of
+from specbench.features.servers.exactness.server_verdict import Evidence, verdict_of
 from specbench.features.servers.exactness.verify_request import EncodedPrompts, ServerVerifyRequest, requests_of
 from specbench.features.servers.request_key import PromptKind, RequestKey
 from specbench.features.servers.request_log import LoggedRequest
@@ -103,7 +104,7 @@ def honest_verdict(seed: int) -> tuple[str, Outcome, str]:
     outputs, length, prompts = int(chooser.integers(1, 65)), int(chooser.integers(1, 17)), int(chooser.integers(1, 9))
     model = SimulatedModel(seed, SHAPES[shape], float(chooser.choice(NOISES)))
     as_samples = seed % 5 == 4
-    description = Description(dialect="simulated", url="http://127.0.0.1", has_ids=not as_samples)
+    description = Description(backend="simulated", url="http://127.0.0.1", has_ids=not as_samples)
     endpoint = cast(Any, SimpleNamespace(description=description))
     kinds = kinds_of(SAMPLINGS, (1, 8), True, (PromptKind.raw,))
     starts = [tuple(chooser.integers(0, VOCABULARY, 6).tolist()) for _ in range(prompts)]
@@ -168,7 +169,7 @@ def found(fault: str, share: float, seed: int, outputs: int, length: int) -> boo
     sampled = [kind for kind in kinds_of(SAMPLINGS, (1, 8), True, tuple(PromptKind)) if not kind.sampling.is_greedy]
     checks = len(sampled) + len({kind.sampling for kind in sampled})
     number = checks * sum(len(each.results) for each in tests.values()) + 2 * sum(kind.is_seeded for kind in sampled)
-    return any(result.p * number <= ALARM for each in tests.values() for result in each.results.values())
+    return any(result.p * number <= SIGNIFICANCE for each in tests.values() for result in each.results.values())
 
 
 def default_outputs() -> tuple[int, int]:
@@ -228,7 +229,8 @@ distributions differ in the standard deviation of their logits: {shapes}. A fift
 compared with samples of a second server. With few outputs or nearly certain continuations the control is not rejected, and
 the verdict is inconclusive.
 
-{len(accused)} of {servers} servers are called not exact{upper}. All tests of a run share a significance level of {ALARM:g}.
+{len(accused)} of {servers} servers are called not exact{upper}. All tests of a run share a significance level of
+{SIGNIFICANCE:g}.
 
 | distributions | exact | no departure found | inconclusive | not exact |
 | :-- | --: | --: | --: | --: |

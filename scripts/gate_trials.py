@@ -94,10 +94,10 @@ def inject(what: str) -> None:
     """Inject one of the changes of EXPECTED into this process."""
     from specbench.methods import speculative
     from specbench.models import cached_session as session
-    from specbench.models.lean import LeanFeeder
+    from specbench.models.lean import LeanModelRunner
 
     places: dict[str, tuple[Any, str, Callable[..., Any]]] = {
-        "engine": (LeanFeeder, "feed", slowed),
+        "engine": (LeanModelRunner, "feed", slowed),
         "overhead": (speculative, "speculate", slowed),
         "acceptance": (session, "roll", corrupted),
     }

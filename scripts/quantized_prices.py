@@ -22,7 +22,7 @@ from specbench.config.quantization_kind import NOT_QUANTIZED, QuantizationKind
 from specbench.machine.hardware import fingerprint
 from specbench.machine.memory import read_bandwidth
 from specbench.models.cached_session import CachedSession
-from specbench.models.lean import LeanFeeder, network_of
+from specbench.models.lean import LeanModelRunner, network_of
 from specbench.models.loader import use_huge_pages_for
 from specbench.models.quantization import quantize
 from specbench.models.resolved_model import size_of
@@ -96,7 +96,7 @@ def rows_of(name: str, forms: Sequence[str], threads: int, seconds: float) -> li
         model = random_model(config, dtype_of(form), torch.device("cpu")).eval().requires_grad_(False)
         if kind := kind_of(form):
             quantize(model, kind)
-        session = CachedSession(LeanFeeder(network_of(model), config.vocab_size))
+        session = CachedSession(LeanModelRunner(network_of(model), config.vocab_size))
         use_huge_pages_for(model)
         session.score(first, len(first) - 1)
         sessions.append(session)

@@ -25,8 +25,8 @@ from specbench.features.verify.enumeration import TableModels
 from specbench.files import write
 from specbench.models import simulated
 from specbench.models.cached_session import CachedSession
-from specbench.models.lean import GraphFeeder, Graphs, LeanFeeder, Network, network_of, small_config
-from specbench.models.transformers_session import EagerFeeder
+from specbench.models.lean import GraphModelRunner, Graphs, LeanModelRunner, Network, network_of, small_config
+from specbench.models.transformers_session import EagerModelRunner
 from specbench.runs.record import Record, round_record, usage_record
 
 ENGINES = ("eager", "lean", "graph")
@@ -55,12 +55,12 @@ class Engines:
     def session(self, engine: str, source: list[int] | None = None) -> Session:
         """Return a new session. `source` is the input of an encoder."""
         if engine == "eager":
-            return CachedSession(EagerFeeder(self.model, self.vocabulary, source))
+            return CachedSession(EagerModelRunner(self.model, self.vocabulary, source))
         if engine == "lean":
-            return CachedSession(LeanFeeder(self.network, self.vocabulary, source))
+            return CachedSession(LeanModelRunner(self.network, self.vocabulary, source))
         graphs = self.fused if engine == "compiled" else self.graphs
         assert graphs is not None
-        return CachedSession(GraphFeeder(graphs, self.vocabulary))
+        return CachedSession(GraphModelRunner(graphs, self.vocabulary))
 
     def names(self) -> tuple[str, ...]:
         return (*(ENGINES if self.graphs else ENGINES[:2]), *(("compiled",) if self.fused else ()))

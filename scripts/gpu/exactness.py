@@ -19,7 +19,7 @@ from specbench.decoding.loop import GenerationLimits
 from specbench.decoding.method import Method
 from specbench.decoding.rejection import Verified, verify_at_once
 from specbench.decoding.sampling import Draft, Sampler, Tree, exact_distribution, path_to
-from specbench.decoding.session import Session, Taps, Usage
+from specbench.decoding.session import AuxLayers, Session, Usage
 from specbench.decoding.targets import Contrastive, Last, Mixture
 from specbench.decoding.trees import Growth, growth
 from specbench.features.verify.enumeration import TableModels
@@ -29,7 +29,7 @@ from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.methods.tree_drafts import ModelTree
 from specbench.models.cached_session import CachedSession
-from specbench.models.lean import GraphFeeder, LeanFeeder
+from specbench.models.lean import GraphModelRunner, LeanModelRunner
 from specbench.models.simulated import SyntheticDistribution, SyntheticSession
 
 FEW = 3
@@ -86,10 +86,10 @@ class Listed:
     def room(self, ids: list[int]) -> int:
         return sys.maxsize
 
-    def keep_states(self, taps: Taps = ()) -> None:
+    def keep_states(self, aux_layers: AuxLayers = ()) -> None:
         raise ValueError("a list of logits has no hidden states")
 
-    def hidden(self, ids: list[int], start: int, taps: Taps = ()) -> Tensor:
+    def hidden(self, ids: list[int], start: int, aux_layers: AuxLayers = ()) -> Tensor:
         raise AssertionError("states were not kept")
 
     def cached_length(self, ids: list[int]) -> int:
@@ -132,10 +132,10 @@ class World:
 
 def _session(engine: str, each: Engines) -> Session:
     if engine == "lean":
-        return AtOnce(LeanFeeder(each.network, FEW))
+        return AtOnce(LeanModelRunner(each.network, FEW))
     if engine == "graph":
         assert each.graphs is not None
-        return AtOnce(GraphFeeder(each.graphs, FEW))
+        return AtOnce(GraphModelRunner(each.graphs, FEW))
     return each.session(engine)
 
 

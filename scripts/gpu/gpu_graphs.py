@@ -26,9 +26,9 @@ from specbench.errors import MissingAsset
 from specbench.features.verify.enumeration import TableModels
 from specbench.models import simulated
 from specbench.models.cached_session import CachedSession
-from specbench.models.lean import GraphFeeder, Graphs, LeanFeeder, network_of
+from specbench.models.lean import GraphModelRunner, Graphs, LeanModelRunner, network_of
 from specbench.models.quantization import quantize
-from specbench.models.transformers_session import EagerFeeder
+from specbench.models.transformers_session import EagerModelRunner
 
 HEADS = {  # heads, key-value heads, width
     "head size 64": (4, 4, 256), "head size 128": (2, 2, 256), "grouped queries": (4, 2, 256),
@@ -97,11 +97,11 @@ def bfloat16_is_close(
     worst, eager, size = 0.0, 0.0, 1.0
     for n in blocks:
         truth, plain, ours = (
-            _after(CachedSession(feeder), prompt, n)
-            for feeder in (
-                EagerFeeder(whole, VOCABULARY),
-                EagerFeeder(half, VOCABULARY),
-                GraphFeeder(graphs, VOCABULARY),
+            _after(CachedSession(model_runner), prompt, n)
+            for model_runner in (
+                EagerModelRunner(whole, VOCABULARY),
+                EagerModelRunner(half, VOCABULARY),
+                GraphModelRunner(graphs, VOCABULARY),
             )
         )
         size = max(size, float(truth.abs().max()))
@@ -123,8 +123,8 @@ def int4_agrees(device: torch.device) -> Verdict:
     prompt = [(7 * i) % VOCABULARY for i in range(40)]
     errors = []
     for n in BLOCKS:
-        lean = _after(CachedSession(LeanFeeder(network, VOCABULARY)), prompt, n)
-        ours = _after(CachedSession(GraphFeeder(graphs, VOCABULARY)), prompt, n)
+        lean = _after(CachedSession(LeanModelRunner(network, VOCABULARY)), prompt, n)
+        ours = _after(CachedSession(GraphModelRunner(graphs, VOCABULARY)), prompt, n)
         errors.append(_error(ours, lean) / max(1.0, float(lean.abs().max())))
     return f"error {max(errors):.0e}", f"error <= {INT4_ERROR:.0e}", max(errors) <= INT4_ERROR
 
@@ -135,8 +135,8 @@ def streams_agree(device: torch.device) -> Verdict:
     for graphs in both:
         graphs.prepare(SPANS[0], (1,))
     prompt = [(7 * i) % VOCABULARY for i in range(40)]
-    alone = [_after(CachedSession(GraphFeeder(graphs, VOCABULARY)), prompt, 1) for graphs in both]
-    sessions = [CachedSession(GraphFeeder(graphs, VOCABULARY)) for graphs in both]
+    alone = [_after(CachedSession(GraphModelRunner(graphs, VOCABULARY)), prompt, 1) for graphs in both]
+    sessions = [CachedSession(GraphModelRunner(graphs, VOCABULARY)) for graphs in both]
     for session in sessions:
         session.score(prompt, len(prompt) - 1)
     worst = 0.0

@@ -7,9 +7,9 @@ from scripts.gpu.common import SOURCE, VOCABULARY, Small
 from scripts.gpu.exactness import Verdict
 from specbench.decoding.session import Session
 from specbench.models.cached_session import CachedSession
-from specbench.models.feeder import Feed, Output
-from specbench.models.lean import GraphFeeder, LeanFeeder
-from specbench.models.transformers_session import EagerFeeder
+from specbench.models.lean import GraphModelRunner, LeanModelRunner
+from specbench.models.model_runner import Feed, Output
+from specbench.models.transformers_session import EagerModelRunner
 
 LIMIT = 2e-4  # float32 rounding of logits of size 10
 GROWTH = 248  # tokens added at once, to pass the first span of a graph
@@ -34,7 +34,7 @@ def walk(small: Small, session: Session, steps: int) -> dict[str, float]:
         start = rng.randrange(max(0, len(ids) - 8), len(ids))
         found = session.score(ids, start)
         assert found.shape == (len(ids) - start, VOCABULARY) and found.device.type == device.type
-        truth = CachedSession(EagerFeeder(small.reference, VOCABULARY, SOURCE if small.seq2seq else None)).score(
+        truth = CachedSession(EagerModelRunner(small.reference, VOCABULARY, SOURCE if small.seq2seq else None)).score(
             ids, start
         )
         error = float((found - truth).abs().nan_to_num(nan=math.inf).max())
@@ -62,8 +62,8 @@ def logits_agree(small: Small, session: Session, steps: int) -> Verdict:
     )
 
 
-class StaleLean(LeanFeeder):
-    """A feeder with a deliberate mistake: after a rejection one stale position stays in the cache."""
+class StaleLean(LeanModelRunner):
+    """A model runner with a deliberate mistake: after a rejection one stale position stays in the cache."""
 
     end = shift = 0
 
@@ -71,7 +71,7 @@ class StaleLean(LeanFeeder):
         return super().feed(_shifted(self, feed), rows)
 
 
-class StaleGraph(GraphFeeder):
+class StaleGraph(GraphModelRunner):
     """Graphs with the same mistake."""
 
     end = shift = 0
@@ -80,8 +80,8 @@ class StaleGraph(GraphFeeder):
         return super().feed(_shifted(self, feed), rows)
 
 
-def _shifted(feeder: StaleLean | StaleGraph, feed: Feed) -> Feed:
+def _shifted(model_runner: StaleLean | StaleGraph, feed: Feed) -> Feed:
     """Return the feed after one position too many, from the first rejection on."""
-    feeder.shift = 1 if feed.start < feeder.end else feeder.shift
-    feeder.end = feed.start + len(feed.tokens)
-    return feed._replace(start=feed.start + feeder.shift)
+    model_runner.shift = 1 if feed.start < model_runner.end else model_runner.shift
+    model_runner.end = feed.start + len(feed.tokens)
+    return feed._replace(start=feed.start + model_runner.shift)

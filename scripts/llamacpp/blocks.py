@@ -44,7 +44,7 @@ def block_row(model: str, weights: str, pair: str, url: str, passes: int = PASSE
     read, cpu = read_pair(pair, Options())[1], torch.device("cpu")
     models = resolve_models(read, ("target",), Path(), Execution(cpu, "float32", "lean"))
     target = load(models, Path(), cpu).models["target"]
-    session, first = CachedSession(target.feeder(target.vocabulary, None)), [5 + i % 900 for i in range(CONTEXT)]
+    session, first = CachedSession(target.model_runner(target.vocabulary, None)), [5 + i % 900 for i in range(CONTEXT)]
     times: list[list[tuple[float, float]]] = []
     with torch.inference_mode():
         for at in range(passes + 1):

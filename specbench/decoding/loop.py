@@ -1,6 +1,6 @@
 """The decoding driver: runs a method on one prompt, times its rounds, and cuts the output at limits.
 
-Sessions time their own forwards (`specbench/models/feeder.py`).
+Sessions time their own forwards (`specbench/models/model_runner.py`).
 """
 
 import sys

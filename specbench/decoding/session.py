@@ -67,7 +67,7 @@ UNENDING = Ends()
 
 # Which states of a model are read: the inputs of these layers, numbered from 0, each the residual stream before the layer's
 # norm, concatenated in this order. Empty: what the LM head reads, the normalized output of the last layer.
-Taps = tuple[int, ...]
+AuxLayers = tuple[int, ...]
 
 
 class Counted(Protocol):
@@ -109,14 +109,14 @@ class Session(Counted, Protocol):
         0 if the model cannot read ids, because of a token outside its vocabulary or a full context window.
         """
 
-    def keep_states(self, taps: Taps = ()) -> None:
-        """Keep the states that `hidden` returns for these taps. To be called before the first forward.
+    def keep_states(self, aux_layers: AuxLayers = ()) -> None:
+        """Keep the states that `hidden` returns for these aux_layers. To be called before the first forward.
 
         Raises ValueError, with the reason, if the model has no such states.
         """
 
-    def hidden(self, ids: list[int], start: int, taps: Taps = ()) -> Tensor:
-        """Return the states of ids[start:]: (len(ids) - start, H), or (len(ids) - start, m H) of m taps.
+    def hidden(self, ids: list[int], start: int, aux_layers: AuxLayers = ()) -> Tensor:
+        """Return the states of ids[start:]: (len(ids) - start, H), or (len(ids) - start, m H) of m aux_layers.
 
         Reads ids first if needed.
         """

@@ -1,8 +1,8 @@
 """Sessions with a key-value cache: cached pure functions of the token sequence.
 
-The caller owns the sequence and always passes all of it. The session finds the longest cached prefix. The feeder truncates
-the cache to it and runs one forward over the remaining tokens. Methods never roll back explicitly. After a tree was scored,
-it stays in the cache. If the next sequence continues along a path of the tree, the path is kept without a forward.
+The caller owns the sequence and always passes all of it. The session finds the longest cached prefix. The model runner
+truncates the cache to it and runs one forward over the remaining tokens. Methods never roll back explicitly. After a tree
+was scored, it stays in the cache. If the next sequence continues along a path of it, the path is kept without a forward.
 """
 
 import sys
@@ -12,20 +12,20 @@ from torch import Tensor
 
 from specbench.decoding.drafting import common_prefix, roll
 from specbench.decoding.sampling import Draft, Sampler, Tree, read_tokens, to_device
-from specbench.decoding.session import Taps, Usage
+from specbench.decoding.session import AuxLayers, Usage
 from specbench.decoding.trees import Growth, growth
 from specbench.errors import ConfigError
-from specbench.models.feeder import DraftInputs, Feed, Feeder, Output, TimedFeeder, UnreadDraft, columns
+from specbench.models.model_runner import DraftInputs, Feed, ModelRunner, Output, TimedModelRunner, UnreadDraft, columns
 
 NO_TREES = "its engine cannot score draft trees; help: --engine lean, or a method that drafts chains"
 MAX_CACHED_ROWS = 64  # newest positions whose logits are kept; an older one costs a forward
 
 
 class CachedSession:
-    """A session over a feeder. Keeps the cached tokens, the logits of the newest positions, and hidden states on request."""
+    """A session over a model runner. Keeps cached tokens, logits of the newest positions, and hidden states on request."""
 
-    def __init__(self, feeder: Feeder) -> None:
-        self.feeder, self.timed = feeder, TimedFeeder(feeder)
+    def __init__(self, model_runner: ModelRunner) -> None:
+        self.model_runner, self.timed = model_runner, TimedModelRunner(model_runner)
         self._states, self._tapped = States(), States()
         self._ids: list[int] = []  # the cached tokens
         self._rows: list[Tensor] = []  # logits (V,) of the newest positions of _ids
@@ -35,12 +35,12 @@ class CachedSession:
     def usage(self) -> Usage:
         return self.timed.usage
 
-    def keep_states(self, taps: Taps = ()) -> None:
-        if not taps:
-            self.feeder.keeps_states = True
+    def keep_states(self, aux_layers: AuxLayers = ()) -> None:
+        if not aux_layers:
+            self.model_runner.keeps_states = True
             return
-        self.feeder.require_taps(taps)
-        self.feeder.taps = tuple(sorted({*self.feeder.taps, *taps}))
+        self.model_runner.require_aux_layers(aux_layers)
+        self.model_runner.aux_layers = tuple(sorted({*self.model_runner.aux_layers, *aux_layers}))
 
     def score(self, ids: list[int], start: int, tree: Tree | None = None) -> Tensor:
         assert 0 <= start < len(ids)
@@ -54,7 +54,7 @@ class CachedSession:
             return self._score_tree(ids, start, tree, cached)
         if cached < len(ids):
             self._cut(cached)
-            tokens = to_device(ids[cached:], self.feeder.device)
+            tokens = to_device(ids[cached:], self.model_runner.device)
             out = self.timed.feed(Feed(tokens, cached), len(ids) - max(cached, start))
             self._keep(out)
             new = out.logits
@@ -86,7 +86,7 @@ class CachedSession:
         index = branches.add(tree)
         new, unread = len(branches.tokens) - cached_branch_count, ids[cached:]
         if new or unread:
-            tokens = to_device(unread + branches.tokens[cached_branch_count:], self.feeder.device)
+            tokens = to_device(unread + branches.tokens[cached_branch_count:], self.model_runner.device)
             above = [-1, *range(len(unread))]  # parents of the unread ids, a chain; its last token is the tree's root
             parents = (*above[:-1], *(above[-1] if p < 0 else p + len(unread) for p in branches.parents))
             count = len(ids) - max(cached, start)  # rows for ids, before the rows for new tokens of the tree
@@ -102,8 +102,8 @@ class CachedSession:
         return torch.stack(rows[len(rows) - (len(ids) - start) :] + [branches.rows[i] for i in index])
 
     def _require_branches(self) -> None:
-        if not self.feeder.branches:
-            raise ConfigError(f"{self.feeder.name}: {NO_TREES}")
+        if not self.model_runner.branches:
+            raise ConfigError(f"{self.model_runner.name}: {NO_TREES}")
 
     def _select(self, ids: list[int]) -> None:
         """If ids go beyond the cached ones, append the path of the tree that they follow, and drop the rest of it."""
@@ -114,13 +114,13 @@ class CachedSession:
         self._states.keep(at, path)
         self._tapped.keep(at, path)
         if path:
-            self.feeder.keep(at, path)
+            self.model_runner.keep(at, path)
             self._ids = ids[: at + len(path)]
             self._rows = [*self._rows, *(self._branches.rows[i] for i in path)][-MAX_CACHED_ROWS:]
         self._branches = None
 
     def roll(self, ids: list[int], k: int, sampler: Sampler, eos: frozenset[int]) -> Draft:
-        if self.feeder.device.type == "cpu":
+        if self.model_runner.device.type == "cpu":
             return roll(self, ids, k, sampler, eos)
         return self.roll_at_once(ids, k, sampler, eos)
 
@@ -151,14 +151,14 @@ class CachedSession:
         cached = len(ids) - 1
         if not self._rows or not 0 < self.cached_length(ids) == cached:
             return None
-        token = to_device(ids[-1:], self.feeder.device)
+        token = to_device(ids[-1:], self.model_runner.device)
         out = self.timed.draw_next(token, cached, self._rows[-1].shape[-1], sampler)
         if out is not None:
             self._cut(cached)
         return out
 
     def growth(self, ids: list[int], room: int, eos: frozenset[int]) -> Growth:
-        if self.feeder.device.type == "cpu":
+        if self.model_runner.device.type == "cpu":
             return growth(self, ids, room, eos)
         return self.growth_at_once(ids, room, eos)
 
@@ -182,13 +182,13 @@ class CachedSession:
 
         return Growth(first, score, room, eos, learn)
 
-    def hidden(self, ids: list[int], start: int, taps: Taps = ()) -> Tensor:
+    def hidden(self, ids: list[int], start: int, aux_layers: AuxLayers = ()) -> Tensor:
         if self.cached_length(ids) < len(ids):
             self.score(ids, len(ids) - 1)
         self._select(ids)
-        if not taps:
+        if not aux_layers:
             return self._states.rows(start, len(ids))
-        return columns(self._tapped.rows(start, len(ids)), self.feeder.taps, taps)
+        return columns(self._tapped.rows(start, len(ids)), self.model_runner.aux_layers, aux_layers)
 
     def room(self, ids: list[int]) -> int:
         return sys.maxsize  # `LimitedSession` wraps a session that has a limit
@@ -200,7 +200,7 @@ class CachedSession:
         return cached
 
     def logits_of(self, states: Tensor) -> Tensor:
-        return self.feeder.logits_of(states)
+        return self.model_runner.logits_of(states)
 
     def finish(self) -> None:
         self.timed.finish()
@@ -217,10 +217,10 @@ class CachedSession:
 
     def _keep(self, out: Output) -> None:
         """Store the states of a forward that are kept."""
-        if self.feeder.keeps_states:
+        if self.model_runner.keeps_states:
             assert out.states is not None
             self._states.append(out.states)
-        if self.feeder.taps:
+        if self.model_runner.aux_layers:
             assert out.tapped is not None
             self._tapped.append(out.tapped)
 

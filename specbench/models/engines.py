@@ -21,13 +21,13 @@ from specbench.errors import ConfigError, PluginError, hint, short_repr
 from specbench.machine.hardware import ForwardCheck
 from specbench.models import simulated
 from specbench.models.checkpoints import Checkpoint, in_memory, load_model, load_tokenizer
-from specbench.models.feeder import Feed, Feeder
-from specbench.models.lean import GraphFeeder, Graphs, LeanFeeder, Network, can_fuse, network_of, unsupported
+from specbench.models.lean import GraphModelRunner, Graphs, LeanModelRunner, Network, can_fuse, network_of, unsupported
+from specbench.models.model_runner import Feed, ModelRunner
 from specbench.models.placed import loading_settings, on, remove_with
 from specbench.models.quantization import quantization_method, quantize
 from specbench.models.quantized_files.registry import stored_format
 from specbench.models.resolved_model import Architecture, ResolvedModel
-from specbench.models.transformers_session import EagerFeeder, boundary_of, new_cache, reads_trees, window_of
+from specbench.models.transformers_session import EagerModelRunner, boundary_of, new_cache, reads_trees, window_of
 from specbench.models.widening import widen
 
 REQUIRED = {  # attributes of every loaded model
@@ -63,11 +63,11 @@ class LoadedModel(ABC):
     has_graphs: bool = False  # whether `prepare` captures CUDA graphs
     boundary: int | None = None  # a length at which all rotary angles change (`switching_session`)
     rules: Table = {}  # noqa: RUF012 -- never changed; rules of its generation config that apply to its logits, by key
-    branches: bool = False  # whether its feeders can read trees
+    branches: bool = False  # whether its model runners can read trees
 
     @abstractmethod
-    def feeder(self, vocabulary: int, source: list[int] | None) -> Feeder:
-        """Return a feeder for a new sequence, whose logits are (rows, `vocabulary`).
+    def model_runner(self, vocabulary: int, source: list[int] | None) -> ModelRunner:
+        """Return a model runner for a new sequence, whose logits are (rows, `vocabulary`).
 
         `source` holds the encoder's input ids; None for a decoder-only model.
         """
@@ -117,8 +117,8 @@ class TransformersModel(LoadedModel):
         self.branches = reads_trees(model)
         self.boundary = boundary_of(model.config)
 
-    def feeder(self, vocabulary: int, source: list[int] | None) -> Feeder:
-        return EagerFeeder(self.model, vocabulary, source, self.device)
+    def model_runner(self, vocabulary: int, source: list[int] | None) -> ModelRunner:
+        return EagerModelRunner(self.model, vocabulary, source, self.device)
 
     @property
     def devices(self) -> set[torch.device]:
@@ -136,8 +136,8 @@ class LeanModel(TransformersModel):
         super().__init__(model, tokenizer)
         self.network, self.branches = network, True
 
-    def feeder(self, vocabulary: int, source: list[int] | None) -> Feeder:
-        return LeanFeeder(self.network, vocabulary, source)
+    def model_runner(self, vocabulary: int, source: list[int] | None) -> ModelRunner:
+        return LeanModelRunner(self.network, vocabulary, source)
 
 
 class GraphModel(LeanModel):
@@ -151,8 +151,8 @@ class GraphModel(LeanModel):
         super().__init__(model, tokenizer, network)
         self.graphs, self._is_fused = Graphs(network, self.device, fused=fused), fused
 
-    def feeder(self, vocabulary: int, source: list[int] | None) -> Feeder:
-        return GraphFeeder(self.graphs, vocabulary)
+    def model_runner(self, vocabulary: int, source: list[int] | None) -> ModelRunner:
+        return GraphModelRunner(self.graphs, vocabulary)
 
     def shared(self) -> LoadedModel:
         model = GraphModel(self.model, self.tokenizer, self.network, self._is_fused)
@@ -278,17 +278,17 @@ def token_seconds(model: LoadedModel) -> tuple[int, float]:
     context = CONTEXT if model.window is None else max(min(CONTEXT, model.window - 1), 1)
     ids = [i % model.embedded for i in range(context)]
     model.prepare(context + 1, [1])
-    feeder = model.feeder(model.vocabulary, None if model.start is None else ids)
+    model_runner = model.model_runner(model.vocabulary, None if model.start is None else ids)
     with torch.inference_mode(), on(model.device):
-        feeder.feed(Feed(torch.tensor(ids, device=model.device), 0), 1)
+        model_runner.feed(Feed(torch.tensor(ids, device=model.device), 0), 1)
         token, times = torch.tensor(ids[:1], device=model.device), list[float]()
         while len(times) < WARM_UPS + REPETITIONS and not (times and times[0] > SLOW_FORWARD):
             _synchronize(model.device)
             begin = time.perf_counter()
-            feeder.feed(Feed(token, context), 1)
+            model_runner.feed(Feed(token, context), 1)
             _synchronize(model.device)
             times.append(time.perf_counter() - begin)
-    feeder.finish()
+    model_runner.finish()
     return context, median(times[WARM_UPS:] or times)
 
 

@@ -16,7 +16,7 @@ from transformers import GenerationConfig, LogitsProcessorList
 from specbench.config.construct import Table
 from specbench.decoding.drafting import roll
 from specbench.decoding.sampling import Draft, Sampler, Tree, path_to
-from specbench.decoding.session import Ends, Session, Taps, Usage
+from specbench.decoding.session import AuxLayers, Ends, Session, Usage
 from specbench.decoding.trees import Growth, growth
 
 # Keys of rules, with the values at which they do nothing, in the order of `generate`
@@ -151,8 +151,8 @@ class RuledSession:
     def usage(self) -> Usage:
         return self._session.usage
 
-    def keep_states(self, taps: Taps = ()) -> None:
-        self._session.keep_states(taps)
+    def keep_states(self, aux_layers: AuxLayers = ()) -> None:
+        self._session.keep_states(aux_layers)
 
     def score(self, ids: list[int], start: int, tree: Tree | None = None) -> Tensor:
         rows = self._session.score(ids, start, tree)  # (len(ids) - start + m, V)
@@ -176,8 +176,8 @@ class RuledSession:
     def room(self, ids: list[int]) -> int:
         return self._session.room(ids)
 
-    def hidden(self, ids: list[int], start: int, taps: Taps = ()) -> Tensor:
-        return self._session.hidden(ids, start, taps)
+    def hidden(self, ids: list[int], start: int, aux_layers: AuxLayers = ()) -> Tensor:
+        return self._session.hidden(ids, start, aux_layers)
 
     def cached_length(self, ids: list[int]) -> int:
         return self._session.cached_length(ids)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specbench.decoding.drafting import widened
 from specbench.decoding.sampling import Draft, Sampler, Tree, path_to, to_device
-from specbench.decoding.session import Session, Taps, Usage
+from specbench.decoding.session import AuxLayers, Session, Usage
 from specbench.decoding.trees import Growth, growth
 
 
@@ -70,8 +70,8 @@ class LimitedSession:
     def usage(self) -> Usage:
         return self._session.usage
 
-    def keep_states(self, taps: Taps = ()) -> None:
-        self._session.keep_states(taps)
+    def keep_states(self, aux_layers: AuxLayers = ()) -> None:
+        self._session.keep_states(aux_layers)
 
     def growth(self, ids: list[int], room: int, eos: frozenset[int]) -> Growth:
         return growth(self, ids, room, eos)
@@ -111,9 +111,9 @@ class LimitedSession:
             self._require(ids)
         return widened(self._session.roll(ids, min(k, self.room(ids)), sampler, eos), self._vocabulary)
 
-    def hidden(self, ids: list[int], start: int, taps: Taps = ()) -> Tensor:
+    def hidden(self, ids: list[int], start: int, aux_layers: AuxLayers = ()) -> Tensor:
         self._require(ids)
-        return self._session.hidden(ids, start, taps)
+        return self._session.hidden(ids, start, aux_layers)
 
     def cached_length(self, ids: list[int]) -> int:
         return self._session.cached_length(ids)

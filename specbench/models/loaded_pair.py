@@ -15,10 +15,10 @@ from specbench.machine.hardware import ForwardCheck
 from specbench.models.cached_session import NO_TREES, CachedSession
 from specbench.models.checkpoints import is_same_tokenizer, require_same_tokenizer
 from specbench.models.engines import LoadedModel
-from specbench.models.feeder import checked_feeder
 from specbench.models.generation_rules import RuledSession, applicable, processors
 from specbench.models.heads import EagleHead, Head
 from specbench.models.limited_session import LimitedSession, Reach
+from specbench.models.model_runner import checked_model_runner
 from specbench.models.parallel import StreamSession, Workers
 from specbench.models.placed import MovedSession, numbered, on
 from specbench.models.simulated import SyntheticDistribution, SyntheticSession
@@ -256,10 +256,10 @@ class LoadedPair:
         if role in self.translations:
             return self._translated(role, source)
         size = min(reach.entries, self.vocabulary)
-        cached = CachedSession(checked_feeder(model.feeder(size, source), size))
+        cached = CachedSession(checked_model_runner(model.model_runner(size, source), size))
         session: Session = cached
         if model.boundary:
-            longer = CachedSession(checked_feeder(model.feeder(size, source), size))
+            longer = CachedSession(checked_model_runner(model.model_runner(size, source), size))
             session = SwitchingSession(cached, longer, model.boundary)
         if rules := processors(model.rules, start, source, ends, model.device):
             session = RuledSession(session, rules)
@@ -285,7 +285,7 @@ class LoadedPair:
     def _own_session(self, role: str, source: list[int] | None) -> Session:
         """Return a session in a model's own ids, without the rules of its generation config."""
         model, reach = self.models[role], self.reaches[role]
-        session: Session = CachedSession(checked_feeder(model.feeder(reach.entries, source), reach.entries))
+        session: Session = CachedSession(checked_model_runner(model.model_runner(reach.entries, source), reach.entries))
         if reach.window is not None:
             session = LimitedSession(session, reach, reach.entries, source, strict=False)
         return MovedSession(session, model.device, self.device) if self.is_elsewhere(role) else session

@@ -13,7 +13,7 @@ from torch import Tensor
 from specbench.config.pair import Placement
 from specbench.decoding import drafting
 from specbench.decoding.sampling import Draft, Sampler, Tree
-from specbench.decoding.session import Session, Taps, Usage
+from specbench.decoding.session import AuxLayers, Session, Usage
 from specbench.decoding.trees import Growth, growth
 from specbench.errors import MissingAsset
 
@@ -85,8 +85,8 @@ class MovedSession:
         self._session, self._device, self._home = session, device, home
         self.moved = 0
 
-    def keep_states(self, taps: Taps = ()) -> None:
-        self._session.keep_states(taps)
+    def keep_states(self, aux_layers: AuxLayers = ()) -> None:
+        self._session.keep_states(aux_layers)
 
     @property
     def usage(self) -> Usage:
@@ -105,9 +105,9 @@ class MovedSession:
     def room(self, ids: list[int]) -> int:
         return self._session.room(ids)
 
-    def hidden(self, ids: list[int], start: int, taps: Taps = ()) -> Tensor:
+    def hidden(self, ids: list[int], start: int, aux_layers: AuxLayers = ()) -> Tensor:
         with on(self._device):
-            return self._here(self._session.hidden(ids, start, taps))
+            return self._here(self._session.hidden(ids, start, aux_layers))
 
     def cached_length(self, ids: list[int]) -> int:
         return self._session.cached_length(ids)

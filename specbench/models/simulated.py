@@ -23,7 +23,7 @@ from specbench.config.presets import bundled_architecture
 from specbench.decoding.drafting import common_prefix, roll
 from specbench.decoding.method import Verification
 from specbench.decoding.sampling import Draft, Sampler, Tree
-from specbench.decoding.session import Session, Taps, Usage
+from specbench.decoding.session import AuxLayers, Session, Usage
 from specbench.decoding.trees import Growth, growth
 from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.files import in_one_line, read_json
@@ -163,11 +163,11 @@ class SyntheticSession:
     def room(self, ids: list[int]) -> int:
         return self._inner.room(ids)
 
-    def keep_states(self, taps: Taps = ()) -> None:
+    def keep_states(self, aux_layers: AuxLayers = ()) -> None:
         raise ValueError("a model whose logits are synthetic has no hidden states that match them")
 
-    def hidden(self, ids: list[int], start: int, taps: Taps = ()) -> Tensor:
-        return self._inner.hidden(ids, start, taps)
+    def hidden(self, ids: list[int], start: int, aux_layers: AuxLayers = ()) -> Tensor:
+        return self._inner.hidden(ids, start, aux_layers)
 
     def cached_length(self, ids: list[int]) -> int:
         return self._inner.cached_length(ids)

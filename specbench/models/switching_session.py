@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specbench.decoding.drafting import roll
 from specbench.decoding.sampling import Draft, Sampler, Tree, depths
-from specbench.decoding.session import Taps, Usage
+from specbench.decoding.session import AuxLayers, Usage
 from specbench.decoding.trees import Growth, growth
 from specbench.models.cached_session import CachedSession
 
@@ -29,9 +29,9 @@ class SwitchingSession:
     def usage(self) -> Usage:
         return self._short.usage
 
-    def keep_states(self, taps: Taps = ()) -> None:
-        self._short.keep_states(taps)
-        self._long.keep_states(taps)
+    def keep_states(self, aux_layers: AuxLayers = ()) -> None:
+        self._short.keep_states(aux_layers)
+        self._long.keep_states(aux_layers)
 
     def score(self, ids: list[int], start: int, tree: Tree | None = None) -> Tensor:
         tree = tree if tree is not None and tree.tokens else None
@@ -74,8 +74,8 @@ class SwitchingSession:
     def room(self, ids: list[int]) -> int:
         return self._short.room(ids)
 
-    def hidden(self, ids: list[int], start: int, taps: Taps = ()) -> Tensor:
-        return (self._short if len(ids) <= self._boundary else self._long).hidden(ids, start, taps)
+    def hidden(self, ids: list[int], start: int, aux_layers: AuxLayers = ()) -> Tensor:
+        return (self._short if len(ids) <= self._boundary else self._long).hidden(ids, start, aux_layers)
 
     def cached_length(self, ids: list[int]) -> int:
         return (self._short if len(ids) <= self._boundary else self._long).cached_length(ids)

@@ -12,14 +12,14 @@ from transformers import Cache, DynamicCache, EncoderDecoderCache, PreTrainedCon
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
 from specbench.config.construct import Table
-from specbench.decoding.session import Taps, Usage
-from specbench.models.feeder import Feed, Feeder, Output, require_layers
+from specbench.decoding.session import AuxLayers, Usage
+from specbench.models.model_runner import Feed, ModelRunner, Output, require_layers
 
 FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"  # types of layers
 INDEXED = ("gpt_neo", "bloom", "mpt")  # model types whose attention derives distances from where tokens are cached
 
 
-class EagerFeeder(Feeder):
+class EagerModelRunner(ModelRunner):
     """The forwards of any transformers decoder-only or encoder-decoder model, run eagerly, batch size 1.
 
     `vocabulary` crops the logits to the V that all models of a pair share. For an encoder-decoder model `source` holds
@@ -58,7 +58,7 @@ class EagerFeeder(Feeder):
             self._cache.crop(feed.first - self._length)
         self._length = feed.first + len(feed.tokens)
         ids = feed.tokens.unsqueeze(0)  # (1, n)
-        flags: dict[str, Any] = {"use_cache": True, "output_hidden_states": self.keeps_states or bool(self.taps)}
+        flags: dict[str, Any] = {"use_cache": True, "output_hidden_states": self.keeps_states or bool(self.aux_layers)}
         if feed.parents is not None:
             flags |= self._tree_arguments(feed)
         count = 0
@@ -73,18 +73,18 @@ class EagerFeeder(Feeder):
                 )
             logits: Tensor = out.logits[0, -rows:, : self._vocabulary]
             states = tapped = None
-            if self.keeps_states or self.taps:
+            if self.keeps_states or self.aux_layers:
                 every = out.hidden_states if self._source is None else out.decoder_hidden_states
                 states, tapped = (
                     every[-1][0],
-                    torch.cat([every[layer][0] for layer in self.taps], -1) if self.taps else None,
+                    torch.cat([every[layer][0] for layer in self.aux_layers], -1) if self.aux_layers else None,
                 )
                 if getattr(self._model.config, "scale_decoder_outputs", False):  # as the LM head reads them
                     states = states * self._model.config.d_model**-0.5
             return Output(logits if logits.dtype == torch.float64 else logits.float(), states, count, tapped)
 
-    def require_taps(self, taps: Taps) -> None:
-        require_layers(taps, self._model.config)
+    def require_aux_layers(self, aux_layers: AuxLayers) -> None:
+        require_layers(aux_layers, self._model.config)
 
     def keep(self, start: int, path: Sequence[int]) -> None:
         cache: Any = self._cache

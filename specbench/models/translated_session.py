@@ -5,7 +5,7 @@ from torch import Tensor
 
 from specbench.decoding.drafting import common_prefix, roll
 from specbench.decoding.sampling import Draft, Sampler, Tree
-from specbench.decoding.session import Session, Taps, Usage
+from specbench.decoding.session import AuxLayers, Session, Usage
 from specbench.decoding.trees import Growth, growth
 from specbench.models.vocabulary_map import TAIL, VocabularyMap
 
@@ -58,10 +58,10 @@ class TranslatedSession:
         self._read(ids)
         return self._session.room(self._own)
 
-    def keep_states(self, taps: Taps = ()) -> None:
+    def keep_states(self, aux_layers: AuxLayers = ()) -> None:
         raise ValueError("a model with another tokenizer has no states for the pair's tokens")
 
-    def hidden(self, ids: list[int], start: int, taps: Taps = ()) -> Tensor:
+    def hidden(self, ids: list[int], start: int, aux_layers: AuxLayers = ()) -> Tensor:
         raise AssertionError("states were not kept")
 
     def cached_length(self, ids: list[int]) -> int:

@@ -10,7 +10,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from specbench.decoding.session import Taps
+from specbench.decoding.session import AuxLayers
 from specbench.models.loaded_pair import LoadedPair
 from specbench.training.shards import Columns, Shards
 from specbench.training.texts import Text
@@ -50,17 +50,17 @@ def spans_of(shards: Shards) -> list[TextSpan]:
     return spans
 
 
-def rows_of(pair: LoadedPair, text: Text, base: str, most: int, taps: Taps = ()) -> Columns:
+def rows_of(pair: LoadedPair, text: Text, base: str, most: int, aux_layers: AuxLayers = ()) -> Columns:
     """Return the rows of a text, of at most `most` tokens.
 
-    Columns: token; feature (n, H) of the base at it; `own`, whether it is in the answer, not in the prompt; with taps,
+    Columns: token; feature (n, H) of the base at it; `own`, whether it is in the answer, not in the prompt; with aux_layers,
     `states` (n, m H). Features and states are in half precision, or in the base's own precision if that is a half one.
     """
     models = pair.open(text.prompt)
     session, ids = models[base], list(models.ids)
     whole = (ids + text.rest)[: min(most, pair.window_of(pair.models).length or most)]
     columns: Columns = {"token": torch.tensor(whole), "own": torch.arange(len(whole)) >= len(ids)}
-    kept = {"feature": (), "states": taps} if taps else {"feature": ()}
+    kept = {"feature": (), "states": aux_layers} if aux_layers else {"feature": ()}
     for wanted in kept.values():
         session.keep_states(wanted)
     for name, wanted in kept.items():
@@ -74,7 +74,7 @@ class TextBatch:
     """Padded texts.
 
     They have tokens t + 1 (b, n), what the head reads of the base at token t, the features f_{t+1} to predict, and a mask
-    (b, n) of the positions that count for the loss. The head reads features f_t (b, n, H), or states (b, n, m H) of taps.
+    (b, n) of the positions that count for the loss. The head reads features f_t (b, n, H), or states (b, n, m H) of layers.
     """
 
     tokens: Tensor

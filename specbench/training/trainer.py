@@ -16,13 +16,13 @@ from torch import nn
 
 from specbench.config.construct import Table, construct
 from specbench.config.pair import FEATURES, TAU, Answers, HeadKind
-from specbench.decoding.session import Taps
+from specbench.decoding.session import AuxLayers
 from specbench.errors import ConfigError, MissingAsset, hint
 from specbench.files import write
 from specbench.models.heads import Head
-from specbench.models.heads.block_settings import default_taps as default_taps_of_block
+from specbench.models.heads.block_settings import default_aux_layers as default_aux_layers_of_block
 from specbench.models.heads.classifiers import FEATURES as SUPPORTED_FEATURES
-from specbench.models.heads.eagle3_settings import default_taps
+from specbench.models.heads.eagle3_settings import default_aux_layers
 from specbench.models.loaded_pair import LoadedPair
 from specbench.observer import Observer
 from specbench.training import classifier_training as classifiers
@@ -172,7 +172,7 @@ class Training:
         assert isinstance(default, DraftHeadRecipe)
         recipe = self._built(default, seed=self.settings.seed)
         config = self.loaded.models[base].transformers().config
-        taps = _taps(recipe, config.num_hidden_layers)
+        aux_layers = _aux_layers(recipe, config.num_hidden_layers)
         training = draft_heads.HeadTraining(
             pair=self.loaded, base=base, recipe=recipe, folder=self.folder, about=self.about,
             budget=self.budget, observer=self.observer,
@@ -185,14 +185,14 @@ class Training:
         settings = writing if is_written else recipe.most
         if not checkpoint:
             missing = shards.missing(
-                shards.folder_of(self.rows_folder, self._collection(settings, taps)), self.texts.texts
+                shards.folder_of(self.rows_folder, self._collection(settings, aux_layers)), self.texts.texts
             )
-            self._plan_size(missing, recipe.most, is_written, (1 + len(taps)) * config.hidden_size)
+            self._plan_size(missing, recipe.most, is_written, (1 + len(aux_layers)) * config.hidden_size)
         files, texts = self._shards(
-            lambda text: state_rows.rows_of(self.loaded, text, base, recipe.most, taps),
+            lambda text: state_rows.rows_of(self.loaded, text, base, recipe.most, aux_layers),
             settings,
             lambda: checkpoint is not None or self.budget.ends_collecting(),
-            taps,
+            aux_layers,
         )
         head, report = draft_heads.train(training, files, checkpoint)
         (self.folder / draft_heads.CHECKPOINT).unlink(missing_ok=True)
@@ -210,10 +210,10 @@ class Training:
                 size_plan(len(missing), size, generated, self.budget.has_time_limit, self.rows_folder).line
             )
 
-    def _collection(self, settings: object, taps: Taps = ()) -> Table:
+    def _collection(self, settings: object, aux_layers: AuxLayers = ()) -> Table:
         """Return what identifies collected rows. Heads that read the same layers share them."""
-        about = {key: value for key, value in self.about.items() if key != "kind" or not taps}
-        return {**about, "settings": str(settings), **({"layers": list(taps)} if taps else {})}
+        about = {key: value for key, value in self.about.items() if key != "kind" or not aux_layers}
+        return {**about, "settings": str(settings), **({"layers": list(aux_layers)} if aux_layers else {})}
 
     def _rows(self, make: Callable[[Text], Columns], settings: object) -> tuple[Columns, Texts]:
         """Collect rows as `_shards` does, and read them into memory."""
@@ -221,7 +221,11 @@ class Training:
         return files.rows(), texts
 
     def _shards(
-        self, make: Callable[[Text], Columns], settings: object, ends: Callable[[], bool] | None = None, taps: Taps = ()
+        self,
+        make: Callable[[Text], Columns],
+        settings: object,
+        ends: Callable[[], bool] | None = None,
+        aux_layers: AuxLayers = (),
     ) -> tuple[Shards, Texts]:
         """Collect the rows of texts, under the head's folder, until `ends` returns true; by default for half of the budget.
 
@@ -240,7 +244,7 @@ class Training:
                 )
                 return map(make, answered)
 
-            about = self._collection(settings, taps)
+            about = self._collection(settings, aux_layers)
             files = shards.collected(self.rows_folder, self.texts.texts, collect, about, advance, ends)
         if not files.paths:
             raise ConfigError("no training rows were collected; help: more texts (--limit), or another task (-t)")
@@ -256,11 +260,11 @@ class Training:
         return construct(type(start), {**defaults, **more, **changes}, "recipe")
 
 
-def _taps(recipe: DraftHeadRecipe, layers: int) -> Taps:
+def _aux_layers(recipe: DraftHeadRecipe, layers: int) -> AuxLayers:
     """Return the layers whose inputs a head reads, of a base of `layers` layers; empty for a head that reads features."""
     if isinstance(recipe, DFlashRecipe):
-        return recipe.layers or default_taps_of_block(layers, recipe.depth)
-    return recipe.layers or default_taps(layers) if isinstance(recipe, Eagle3Recipe) else ()
+        return recipe.layers or default_aux_layers_of_block(layers, recipe.depth)
+    return recipe.layers or default_aux_layers(layers) if isinstance(recipe, Eagle3Recipe) else ()
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from specbench.cli.params import SharedOptions
 from specbench.features.advise.answer import answer, other_engines, toml_of
 from specbench.features.advise.candidate_set import candidate_of
 from specbench.features.advise.candidates import Advice, Candidate, CandidateResult
-from specbench.models.lean import LeanFeeder
+from specbench.models.lean import LeanModelRunner
 from specbench.models.panel_codes import QuantizedLinear
 from tests.fixtures import console
 
@@ -206,14 +206,14 @@ def test_a_run_folder_is_advised_on_without_decoding(tmp_path):
 @pytest.mark.skipif(find_spec("torchao") is None, reason="needs torchao: specbench[quantization]")
 def test_the_price_of_a_quantized_draft_is_the_time_of_its_forwards(tmp_path, monkeypatch):
     """Predictions follow the times of a copy's forwards: one that waits for 5 ms never pays, however few bytes it has."""
-    feed = LeanFeeder.feed
+    feed = LeanModelRunner.feed
 
     def slow(self, *arguments):
         if any(isinstance(module, QuantizedLinear) for module in self.network.model.modules()):
             time.sleep(0.005)
         return feed(self, *arguments)
 
-    monkeypatch.setattr(LeanFeeder, "feed", slow)
+    monkeypatch.setattr(LeanModelRunner, "feed", slow)
     few = ("-t", "gsm8k", "--data", "synthetic", "-n", 2, "--repeats", 1, "--max-new-tokens", 8, "-o", "runs")
     copy = ("--set", "pair.models.draft.quantization=int8-a8")
     console.specbench("run", "-m", "sd", *copy, *few, cwd=tmp_path)

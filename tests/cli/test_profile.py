@@ -13,7 +13,7 @@ from specbench.config.options import Options
 from specbench.features.profile.chain_profile import ChainCandidate
 from specbench.features.profile.chain_tables import conclusion_of, method_toml
 from specbench.features.profile.forwards_table import lines_of, slow_single_forwards
-from specbench.models.lean import LeanFeeder
+from specbench.models.lean import LeanModelRunner
 from specbench.models.panel_codes import QuantizedLinear
 from specbench.resolution.selection import read_pair
 from specbench.runs.run_folder import spec_of, timed_forwards
@@ -43,14 +43,14 @@ def test_forwards_of_every_model_of_a_pair_are_timed_without_a_chain(tmp_path):
 @pytest.mark.skipif(find_spec("torchao") is None, reason="needs torchao: specbench[quantization]")
 def test_the_price_of_a_quantized_copy_is_the_time_of_its_forwards(tmp_path, monkeypatch):
     """Not of its bytes: a copy that reads a fifth of the target's bytes and waits for 2 ms costs 2 ms and more."""
-    feed, waited = LeanFeeder.feed, 0.002
+    feed, waited = LeanModelRunner.feed, 0.002
 
     def slow(self, *arguments):
         if any(isinstance(module, QuantizedLinear) for module in self.network.model.modules()):
             time.sleep(waited)
         return feed(self, *arguments)
 
-    monkeypatch.setattr(LeanFeeder, "feed", slow)
+    monkeypatch.setattr(LeanModelRunner, "feed", slow)
     command = ("-p", "tiny-polybasic", "-t", "gsm8k", "-n", 1, "--set", "pair.models.middle.quantization=int4-g32-a8")
     console.specbench("profile", "--forwards", *command, cwd=tmp_path)
     folder = next((tmp_path / "results").iterdir())

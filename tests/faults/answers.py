@@ -60,14 +60,14 @@ def fuzzed(trials: int, seed: int, folder: Path) -> Outcome:
                 on.answers = answers_of(backend)
                 run, problems = used(on, off, folder / backend)
                 assert run is not None and not problems, problems
-                usual[run.on.dialect] = run
+                usual[run.on.backend] = run
             for trial in range(trials):
                 rng = random.Random(f"{seed}:{trial}")
                 backend = BACKENDS[trial % len(BACKENDS)]
                 on.answers, how = changed(answers_of(backend), rng)
                 run, problems = used(on, off, folder / f"trial-{trial}")
                 if run is not None:
-                    problems += _of_silence(run, usual[run.on.dialect])
+                    problems += _of_silence(run, usual[run.on.backend])
                 outcome.add(f"trial {trial}, {backend}, {how}", problems)
     finally:
         os.environ.pop(KEY) if before is None else os.environ.update({KEY: before})
@@ -156,7 +156,7 @@ def _of_silence(run: ServerRun, usual: ServerRun) -> list[str]:
     """
     (level,), (other,) = run.levels, usual.levels
     warned = {note.text for note in run.notes} - {note.text for note in usual.notes}
-    if warned or run.failures["on"] or run.on.dialect == "llama.cpp":
+    if warned or run.failures["on"] or run.on.backend == "llama.cpp":
         return []
     rates = level.acceptance.tokens_per_round, other.acceptance.tokens_per_round, level.acceptance.by_stream
     found = [f"{level.throughput} tokens/s without a warning"] * (level.throughput != other.throughput)

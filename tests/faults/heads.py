@@ -123,8 +123,8 @@ def _outputs(kind: str, folder: Path) -> Tensor:
     from transformers import AutoModelForCausalLM
 
     from specbench.config.pair import PACKAGE
-    from specbench.models.feeder import Feed
     from specbench.models.heads import BlockHead, DraftHead, EagleHead
+    from specbench.models.model_runner import Feed
 
     base = AutoModelForCausalLM.from_pretrained(PACKAGE / "tiny" / "models" / "target", dtype=torch.float32)
     head = DraftHead.read(folder).goes_with(base.get_input_embeddings().weight.data, base.config)

@@ -17,7 +17,7 @@ from specbench.errors import ConfigError
 from specbench.kernels import SELECT, TORCH, Kernels, Missing, all_levels, find_kernels
 from specbench.models import products
 from specbench.models.cached_session import CachedSession
-from specbench.models.lean import LeanFeeder, network_of, whole
+from specbench.models.lean import LeanModelRunner, network_of, whole
 from specbench.models.products import Panels
 from tests.fixtures import padded_engine
 from tests.fixtures.worlds import random_model
@@ -88,7 +88,7 @@ def test_logits_have_the_same_bits_in_a_block_and_with_other_threads(family, dty
     ids, start = [5, 11, 3, 8, 2, 9, 30, 1, 17, 4, 6], 4
 
     def session() -> CachedSession:
-        opened = CachedSession(LeanFeeder(network, 40))
+        opened = CachedSession(LeanModelRunner(network, 40))
         opened.score(ids[:start], start - 1)
         return opened
 
@@ -107,9 +107,9 @@ def test_logits_have_the_same_bits_in_a_block_and_with_other_threads(family, dty
 def test_whole_layers_compute_what_single_operators_do(family, monkeypatch):
     network, ids = network_of(random_model(family, 4)), [5, 11, 3, 8, 2, 9, 30, 1, 17, 4, 6]
     tree = Tree([3, 4, 7, 9], (-1, -1, 0, 2))
-    at_once = CachedSession(LeanFeeder(network, 40)).score(ids, 2, tree)
+    at_once = CachedSession(LeanModelRunner(network, 40)).score(ids, 2, tree)
     monkeypatch.setattr(network.layers, "whole", None)
-    assert torch.allclose(CachedSession(LeanFeeder(network, 40)).score(ids, 2, tree), at_once, atol=1e-5)
+    assert torch.allclose(CachedSession(LeanModelRunner(network, 40)).score(ids, 2, tree), at_once, atol=1e-5)
 
 
 @needs_kernels
@@ -121,9 +121,9 @@ def test_large_gates_and_scores_are_computed_as_by_single_operators(scale, monke
         layer.mlp.gate_proj.weight.data *= scale
         layer.self_attn.q_proj.weight.data *= scale
     network, ids = network_of(model), [5, 11, 3, 8, 2, 9, 30, 1]
-    at_once = CachedSession(LeanFeeder(network, 40)).score(ids, 2)
+    at_once = CachedSession(LeanModelRunner(network, 40)).score(ids, 2)
     monkeypatch.setattr(network.layers, "whole", None)
-    expected = CachedSession(LeanFeeder(network, 40)).score(ids, 2)
+    expected = CachedSession(LeanModelRunner(network, 40)).score(ids, 2)
     assert torch.allclose(at_once, expected, rtol=1e-3, atol=1e-3)
 
 
@@ -140,14 +140,14 @@ def test_attention_over_a_long_context_has_the_same_bits_on_every_set_of_instruc
         monkeypatch.setattr(products, "kernels", lambda each=each: each)
         network = network_of(wide_headed(heads, window).to(dtype))
         assert network.layers.whole is not None
-        found.append(CachedSession(LeanFeeder(network, 40)).score(ids, 100))
-        single = CachedSession(LeanFeeder(network, 40))
+        found.append(CachedSession(LeanModelRunner(network, 40)).score(ids, 100))
+        single = CachedSession(LeanModelRunner(network, 40))
         single.score(ids[:100], 99)
         assert torch.equal(torch.cat([single.score(ids[: n + 1], n) for n in range(100, len(ids))]), found[-1])
     assert all(torch.equal(each, found[0]) for each in found)
     monkeypatch.setattr(products, "kernels", lambda: None)
     network = network_of(wide_headed(heads, window).to(dtype))
-    expected = CachedSession(LeanFeeder(network, 40)).score(ids, 100)
+    expected = CachedSession(LeanModelRunner(network, 40)).score(ids, 100)
     assert torch.allclose(found[0], expected, atol=1e-5 if dtype == torch.float32 else 5e-2)
 
 
@@ -164,9 +164,9 @@ def wide_headed(heads: tuple[int, int], window: int | None) -> nn.Module:
 @needs_kernels
 def test_a_long_prompt_is_fed_in_parts_with_the_same_bits(monkeypatch):
     network, ids = network_of(random_model("mistral-window", 4)), [i % 40 for i in range(30)]
-    expected = CachedSession(LeanFeeder(network, 40)).score(ids, 0)
+    expected = CachedSession(LeanModelRunner(network, 40)).score(ids, 0)
     monkeypatch.setattr(whole, "ROWS", 7)
-    assert torch.equal(CachedSession(LeanFeeder(network, 40)).score(ids, 0), expected)
+    assert torch.equal(CachedSession(LeanModelRunner(network, 40)).score(ids, 0), expected)
 
 
 @needs_kernels
@@ -233,8 +233,10 @@ def test_a_variable_selects_a_set_of_instructions():
 def test_the_padded_engine_of_earlier_revisions_still_multiplies():
     """It is kept to show what a slow baseline looks like (tests/fixtures/padded_engine.py)."""
     model = random_model("llama", 4)
-    expected = CachedSession(LeanFeeder(network_of(copy.deepcopy(model)), 40)).score([5, 11, 3, 8], 0)
+    expected = CachedSession(LeanModelRunner(network_of(copy.deepcopy(model)), 40)).score([5, 11, 3, 8], 0)
     with patch.object(products, "kernels", lambda: None), patch.object(padded_engine, "LARGE", 1):
         loaded = padded_engine.PaddedEngine().made(model, None, network_of(model))
     assert isinstance(loaded.network.head, padded_engine.Padded)
-    assert torch.allclose(CachedSession(LeanFeeder(loaded.network, 40)).score([5, 11, 3, 8], 0), expected, atol=1e-5)
+    assert torch.allclose(
+        CachedSession(LeanModelRunner(loaded.network, 40)).score([5, 11, 3, 8], 0), expected, atol=1e-5
+    )

@@ -21,7 +21,7 @@ from specbench.methods.proposers import Eagle
 from specbench.methods.tree_drafts import Eagle2
 from specbench.models.heads import BlockHead, BlockSession, DFlashHead, DSparkHead
 from specbench.models.heads.block_session import ConfidenceCut
-from specbench.models.heads.block_settings import default_taps
+from specbench.models.heads.block_settings import default_aux_layers
 from tests.fixtures.worlds import open_session
 from tests.models.test_eagle3 import DIM, HEADS, KV, LAYER, NO_EOS, ROPE, WIDE, H, V, base_model, rms, rotated
 from tests.models.test_eagle3 import Layout as _Rope
@@ -34,7 +34,7 @@ class Layout:
     """A published layout: its config, and what the reference computes for it."""
 
     config: dict[str, Any]
-    taps: tuple[int, ...]
+    aux_layers: tuple[int, ...]
     from_anchor: bool
     length: int = 4
     tokens: tuple[int, ...] | None = None
@@ -53,32 +53,32 @@ LAYOUTS = {
     "z-lab": Layout(
         {"architectures": ["DFlashDraftModel"], "model_type": "qwen3", "block_size": 5,
          "dflash_config": {"mask_token_id": MASK, "target_layer_ids": [0, 3, 7]}},
-        taps=(1, 4, 8), from_anchor=False,
+        aux_layers=(1, 4, 8), from_anchor=False,
     ),
     "z-lab, all keys nested": Layout(
         {"architectures": ["DFlashDraftModel"],
          "dflash_config": {"mask_token_id": MASK, "block_size": 5, "target_layer_ids": [1, 4, 6]}},
-        taps=(2, 5, 7), from_anchor=False, norms_heads=False,
+        aux_layers=(2, 5, 7), from_anchor=False, norms_heads=False,
     ),
     "speculators": Layout(
         {"speculators_model_type": "dflash", "aux_hidden_state_layer_ids": [1, 2, 8], "mask_token_id": MASK, "block_size": 5},
-        taps=(1, 2, 8), from_anchor=False, tokens=(0, 2, 3, 5, 8, 13, 21, 34, 38),
+        aux_layers=(1, 2, 8), from_anchor=False, tokens=(0, 2, 3, 5, 8, 13, 21, 34, 38),
     ),
     "DeepSpec, DFlash": Layout(
         DEEPSPEC | {"markov_rank": 0},
-        taps=(2, 5, 7), from_anchor=True, own_head=True,
+        aux_layers=(2, 5, 7), from_anchor=True, own_head=True,
     ),
     "DeepSpec, DSpark": Layout(
         DEEPSPEC | MARKOV,
-        taps=(2, 5, 7), from_anchor=True, own_head=True, markov="vanilla", confidence=True,
+        aux_layers=(2, 5, 7), from_anchor=True, own_head=True, markov="vanilla", confidence=True,
     ),
     "DSpark, gated": Layout(
         DEEPSPEC | MARKOV,
-        taps=(2, 5, 7), from_anchor=True, markov="gated",
+        aux_layers=(2, 5, 7), from_anchor=True, markov="gated",
     ),
     "DSpark, rnn": Layout(
         DEEPSPEC | MARKOV,
-        taps=(2, 5, 7), from_anchor=True, markov="rnn",
+        aux_layers=(2, 5, 7), from_anchor=True, markov="rnn",
     ),
 }  # fmt: skip
 
@@ -87,7 +87,7 @@ def write(layout: Layout, folder: Path) -> dict[str, Tensor]:
     """Write a checkpoint with random weights, which are returned."""
     torch.manual_seed(7)
     known = V if layout.tokens is None else len(layout.tokens)
-    shapes = {"fc": (H, len(layout.taps) * H), "hidden_norm": (H,), "norm": (H,)}
+    shapes = {"fc": (H, len(layout.aux_layers) * H), "hidden_norm": (H,), "norm": (H,)}
     for i in range(layout.layers):
         at = f"layers.{i}."
         shapes |= {
@@ -150,7 +150,7 @@ class Reference:
         w, context = self.w, ids[:-1]
         with torch.no_grad():
             every = self.model(input_ids=torch.tensor([context]), output_hidden_states=True).hidden_states
-        states = torch.cat([every[layer][0] for layer in self.layout.taps], -1)
+        states = torch.cat([every[layer][0] for layer in self.layout.aux_layers], -1)
         entries = rms(states @ w["fc.weight"].T, w["hidden_norm.weight"])
         block = [ids[-1]] + [MASK] * (k if not self.layout.from_anchor else k - 1)
         x, first = self.embedding[torch.tensor(block)], len(context)
@@ -219,7 +219,11 @@ def drafted(
 def test_the_layout_is_read(world):
     head, _, reference = world
     layout = reference.layout
-    assert (head.taps, head.block.from_anchor, head.block.length) == (layout.taps, layout.from_anchor, layout.length)
+    assert (head.aux_layers, head.block.from_anchor, head.block.length) == (
+        layout.aux_layers,
+        layout.from_anchor,
+        layout.length,
+    )
     assert (head.markov is not None) == bool(layout.markov) and (head.confidence is not None) == layout.confidence
 
 
@@ -280,7 +284,7 @@ def test_a_draft_ends_before_a_token_of_low_confidence(tmp_path):
     ],
 )  # fmt: skip
 def test_default_layers(layers, count, outputs):
-    assert default_taps(layers, count) == tuple(layer + 1 for layer in outputs)
+    assert default_aux_layers(layers, count) == tuple(layer + 1 for layer in outputs)
 
 
 FIVE = {"mask_token_id": MASK, "block_size": 5, "target_layer_ids": [1, 4, 6]}
@@ -301,14 +305,14 @@ FIVE = {"mask_token_id": MASK, "block_size": 5, "target_layer_ids": [1, 4, 6]}
 )  # fmt: skip
 def test_a_head_that_does_not_fit_is_an_error_that_names_the_key(config, error, message, tmp_path):
     architecture = {"architectures": ["DFlashDraftModel"]}
-    write(Layout(architecture | {"dflash_config": config}, taps=(2, 5, 7), from_anchor=False), tmp_path)
+    write(Layout(architecture | {"dflash_config": config}, aux_layers=(2, 5, 7), from_anchor=False), tmp_path)
     model = base_model()
     with pytest.raises(error, match=message):
         DFlashHead.read(tmp_path).goes_with(model.get_input_embeddings().weight, model.config)
 
 
 def test_another_drafter_is_named(tmp_path):
-    write(Layout({"architectures": ["LlamaForCausalLMEagle3"]}, taps=(2, 5, 7), from_anchor=False), tmp_path)
+    write(Layout({"architectures": ["LlamaForCausalLMEagle3"]}, aux_layers=(2, 5, 7), from_anchor=False), tmp_path)
     with pytest.raises(MissingAsset, match="holds an EAGLE-3 head; the kind 'dflash' reads a DFlash drafter"):
         DFlashHead.read(tmp_path)
 

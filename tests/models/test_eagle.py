@@ -13,10 +13,10 @@ from safetensors.torch import load_file
 from specbench.decoding.sampling import Sampler
 from specbench.errors import MissingAsset
 from specbench.models.cached_session import CachedSession
-from specbench.models.feeder import TimedFeeder
 from specbench.models.heads import Eagle1Head, EagleHead, EagleSession, Provenance
-from specbench.models.heads.eagle import EagleFeeder
-from specbench.models.lean import LeanFeeder, network_of
+from specbench.models.heads.eagle import EagleModelRunner
+from specbench.models.lean import LeanModelRunner, network_of
+from specbench.models.model_runner import TimedModelRunner
 from tests.fixtures.worlds import FAMILIES, open_session, random_model, stale
 
 NO_EOS = frozenset[int]()
@@ -32,14 +32,14 @@ def base_and_head(family: str = "llama", seed: int = 1) -> tuple[CachedSession, 
         for weight in head.parameters():
             if weight.ndim == 2:
                 weight.normal_(0.0, 0.25)
-    return CachedSession(LeanFeeder(network_of(model), 40)), head.goes_with(
+    return CachedSession(LeanModelRunner(network_of(model), 40)), head.goes_with(
         model.get_input_embeddings().weight, model.config
     )
 
 
 def again(session: CachedSession) -> CachedSession:
     """A fresh session over the same weights, which keeps its states from the beginning."""
-    fresh = CachedSession(LeanFeeder(session.feeder.network, 40))
+    fresh = CachedSession(LeanModelRunner(session.model_runner.network, 40))
     fresh.keep_states()
     return fresh
 
@@ -95,8 +95,8 @@ def test_a_feature_cache_after_any_history_equals_a_new_one(family, catch_up):
 class _OneTooFew(EagleSession):
     def __init__(self, head, base, catch_up=True):
         super().__init__(head, base, catch_up)
-        self.feeder = stale(EagleFeeder)(head, base)
-        self.timed = TimedFeeder(self.feeder)
+        self.model_runner = stale(EagleModelRunner)(head, base)
+        self.timed = TimedModelRunner(self.model_runner)
 
 
 class _KeepsGuesses(EagleSession):

@@ -20,7 +20,7 @@ from specbench.errors import ConfigError, MissingAsset
 from specbench.methods.proposers import Eagle
 from specbench.methods.speculative import Speculative
 from specbench.models.heads import Eagle3Head, EagleHead, EagleSession
-from specbench.models.heads.eagle3_settings import default_taps
+from specbench.models.heads.eagle3_settings import default_aux_layers
 from tests.fixtures.worlds import decode, open_models, open_session
 
 H, V, LAYERS, DIM, HEADS, KV, WIDE = 32, 40, 9, 8, 4, 2, 48
@@ -41,7 +41,7 @@ class Layout:
     """A published layout: its config, names and options, and what the reference computes for it."""
 
     config: dict[str, Any]
-    taps: tuple[int, ...] = (2, 4, 6)
+    aux_layers: tuple[int, ...] = (2, 4, 6)
     layer: str = "midlayer."
     tokens: tuple[int, ...] | None = (0, 2, 3, 5, 8, 13, 21, 34, 39)
     options: frozenset[str] = frozenset()  # extra weights
@@ -57,13 +57,13 @@ LAYOUTS = {
     "SafeAILab, whole vocabulary": Layout({"draft_vocab_size": V, "architectures": ["LlamaForCausalLMEagle3"]}, tokens=None),
     "SpecForge": Layout(
         {"architectures": ["LlamaForCausalLMEagle3"], "eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 3, 7]}},
-        taps=(2, 4, 8),
+        aux_layers=(2, 4, 8),
     ),
     "SpecForge, several files": Layout({"architectures": ["LlamaForCausalLMEagle3"]}, files="sharded"),
     "speculators": Layout(
         {"speculators_model_type": "eagle3", "eagle_aux_hidden_state_layer_ids": [1, 5, 8], "norm_output": True,
          "speculators_config": {"verifier": {"name_or_path": "base"}}},
-        taps=(1, 5, 8), layer="layers.0.", adds_normed=True, returns_normed=True,
+        aux_layers=(1, 5, 8), layer="layers.0.", adds_normed=True, returns_normed=True,
         options=frozenset({"input_norm"}),
     ),
     "speculators, each state normed": Layout(
@@ -72,14 +72,14 @@ LAYOUTS = {
     ),
     "DeepSpec": Layout(
         {"architectures": ["Qwen3Eagle3Model"], "model_type": "qwen3", "target_layer_ids": [0, 1, 3, 5, 7]},
-        taps=(1, 2, 4, 6, 8), layer="layers.0.", tokens=None, options=frozenset({"head_norms", "embedding"}),
+        aux_layers=(1, 2, 4, 6, 8), layer="layers.0.", tokens=None, options=frozenset({"head_norms", "embedding"}),
     ),
     "NVIDIA": Layout(
         {"architectures": ["LlamaForCausalLMEagle3"], "eagle_config": {"norm_before_fc": True}},
         options=frozenset({"input_norm"}),
     ),
-    "NVIDIA, without taps": Layout(
-        {"architectures": ["LlamaForCausalLMEagle3"], "eagle_config": {"use_aux_hidden_state": False}}, taps=(),
+    "NVIDIA, without aux_layers": Layout(
+        {"architectures": ["LlamaForCausalLMEagle3"], "eagle_config": {"use_aux_hidden_state": False}}, aux_layers=(),
     ),
     "SpecForge, EAGLE-3.1": Layout(
         {"architectures": ["LlamaForCausalLMEagle3"], "fc_norm": True, "norm_output": True}, returns_normed=True,
@@ -114,7 +114,7 @@ def base_model(seed: int = 1) -> LlamaForCausalLM:
 def weights_of(layout: Layout) -> dict[str, Tensor]:
     """Random weights in float64, by SafeAILab's names."""
     torch.manual_seed(5)
-    states = len(layout.taps) * H
+    states = len(layout.aux_layers) * H
     shapes = {"fc": (H, states)} if states else {}
     shapes |= {
         "lm_head": (V if layout.tokens is None else len(layout.tokens), H), "norm": (H,),
@@ -126,7 +126,7 @@ def weights_of(layout: Layout) -> dict[str, Tensor]:
     if "input_norm" in layout.options:
         shapes["input_norm"] = (states,)
     if "fc_norm" in layout.options:
-        shapes |= {f"fc_norm.{i}": (H,) for i in range(len(layout.taps))}
+        shapes |= {f"fc_norm.{i}": (H,) for i in range(len(layout.aux_layers))}
     if "head_norms" in layout.options:
         shapes |= {"midlayer.self_attn.q_norm": (DIM,), "midlayer.self_attn.k_norm": (DIM,)}
     if "embedding" in layout.options:
@@ -193,13 +193,13 @@ class Reference:
     def fused(self, ids: list[int]) -> Tensor:
         with torch.no_grad():
             every = self.model(input_ids=torch.tensor([ids]), output_hidden_states=True).hidden_states
-        if not self.layout.taps:
+        if not self.layout.aux_layers:
             return every[-1][0]  # after the final norm
-        states = torch.cat([every[layer][0] for layer in self.layout.taps], -1)
+        states = torch.cat([every[layer][0] for layer in self.layout.aux_layers], -1)
         if "input_norm" in self.layout.options:
             states = rms(states, self.w["input_norm.weight"])
         if "fc_norm" in self.layout.options:
-            parts = states.chunk(len(self.layout.taps), -1)
+            parts = states.chunk(len(self.layout.aux_layers), -1)
             states = torch.cat([rms(part, self.w[f"fc_norm.{i}.weight"]) for i, part in enumerate(parts)], -1)
         return states @ self.w["fc.weight"].T
 
@@ -295,8 +295,8 @@ def test_the_unrolled_drafts_of_training_follow_the_reference(world):
         pytest.skip("no new head has norms of queries and keys, or a window")
     ids = [3, 8, 1, 22, 9, 5, 30]
     session = open_session(model)
-    session.keep_states(head.taps)
-    states = session.hidden(ids[:-1], 0, head.taps)
+    session.keep_states(head.aux_layers)
+    states = session.hidden(ids[:-1], 0, head.aux_layers)
     tokens = torch.tensor([ids[1:], ids[:-1]])  # another row in the batch changes nothing
     with torch.no_grad():
         steps = head.unrolled(tokens, torch.stack([states, states.flip(0)]), 3)
@@ -330,21 +330,21 @@ def limits_of(length: int) -> Any:
 def test_a_head_survives_saving_and_loading(world, tmp_path):
     head, model, _ = world
     layout = world[2].layout
-    if layout.options or layout.adds_normed or layout.rope is YARN or not layout.taps:
+    if layout.options or layout.adds_normed or layout.rope is YARN or not layout.aux_layers:
         pytest.skip("specbench writes SafeAILab's layout")
     head.save(tmp_path)
     again = EagleHead.read(tmp_path).double().goes_with(model.get_input_embeddings().weight, model.config)
-    assert again.taps == head.taps
+    assert again.aux_layers == head.aux_layers
     one, two = (drafted(EagleSession(each, open_session(model), vocabulary=V), [3, 8, 1], 4) for each in (head, again))
     assert one[0] == two[0]
     torch.testing.assert_close(one[1], two[1], atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize(
-    ("layers", "taps"), [(36, (2, 18, 33)), (32, (2, 16, 29)), (24, (2, 12, 21)), (28, (2, 14, 25))]
+    ("layers", "aux_layers"), [(36, (2, 18, 33)), (32, (2, 16, 29)), (24, (2, 12, 21)), (28, (2, 14, 25))]
 )
-def test_default_taps(layers, taps):
-    assert default_taps(layers) == taps
+def test_default_aux_layers(layers, aux_layers):
+    assert default_aux_layers(layers) == aux_layers
 
 
 def test_d2t_holds_offsets(tmp_path):

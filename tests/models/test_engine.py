@@ -24,11 +24,10 @@ from specbench.models import simulated
 from specbench.models.cached_session import CachedSession
 from specbench.models.checkpoints import load_tokenizer
 from specbench.models.engines import TransformersModel, engine_of
-from specbench.models.feeder import Output
 from specbench.models.lean import (
-    GraphFeeder,
+    GraphModelRunner,
     Graphs,
-    LeanFeeder,
+    LeanModelRunner,
     cache,
     llama,
     network_of,
@@ -38,6 +37,7 @@ from specbench.models.lean import (
 from specbench.models.lean.layers import PLAIN_ELEMENTWISE, Elementwise
 from specbench.models.lean.network import RMSNorm
 from specbench.models.loaded_pair import LoadedPair, Models
+from specbench.models.model_runner import Output
 from specbench.models.resolved_model import Architecture
 from specbench.models.simulated import SyntheticDistribution
 from tests.fixtures.worlds import ENGINES, FAMILIES, decode, open_models, open_session, random_model
@@ -128,7 +128,7 @@ def test_both_paths_follow_the_target(method, at_once, monkeypatch):
     def models() -> TableModels:
         return TableModels(
             {
-                r: session(LeanFeeder(network_of(random_model("llama", i)), 2))
+                r: session(LeanModelRunner(network_of(random_model("llama", i)), 2))
                 for i, r in enumerate(("draft", "target"))
             },
             [1],
@@ -152,7 +152,7 @@ class _Blind(CachedSession):
 def test_graphs_belong_to_one_session_at_a_time():
     graphs = Graphs(network_of(random_model("llama", 1)), CPU)
     graphs.prepare(32, range(1, 3))
-    old, new = CachedSession(GraphFeeder(graphs, 40)), CachedSession(GraphFeeder(graphs, 40))
+    old, new = CachedSession(GraphModelRunner(graphs, 40)), CachedSession(GraphModelRunner(graphs, 40))
     new.score(PROMPT, 0)
     with pytest.raises(AssertionError, match="another session owns"):
         old.score(PROMPT, 0)
@@ -293,8 +293,8 @@ def test_graphs_that_a_sequence_outgrew_are_not_used_again():
     graphs = Graphs(network_of(copy.deepcopy(model)), CPU)
     graphs.prepare(200, range(1, 5))
     long = [i % 40 for i in range(300)]
-    CachedSession(GraphFeeder(graphs, 40)).score(long, 299)  # the cache grows, and moves
-    session, oracle = CachedSession(GraphFeeder(graphs, 40)), open_session(model)
+    CachedSession(GraphModelRunner(graphs, 40)).score(long, 299)  # the cache grows, and moves
+    session, oracle = CachedSession(GraphModelRunner(graphs, 40)), open_session(model)
     for ids in (PROMPT, [*PROMPT, 1], [*PROMPT, 1, 2, 3]):
         assert torch.allclose(session.score(ids, len(ids) - 1), oracle.score(ids, len(ids) - 1), atol=1e-4)
     graphs.prepare(200, range(1, 5))
@@ -304,7 +304,7 @@ def test_graphs_that_a_sequence_outgrew_are_not_used_again():
 def test_nan_logits_are_detected_after_a_roll_without_reads(monkeypatch):
     """At temperature 1, on the path that reads at the end of a round: a row that is no distribution has no token."""
     model = random_model("llama", 1)
-    session = CachedSession(LeanFeeder(network_of(model), 40))
+    session = CachedSession(LeanModelRunner(network_of(model), 40))
     session.score(PROMPT, 0)
     monkeypatch.setattr(session.timed, "feed", lambda feed, rows: Output(torch.full((1, 40), float("nan")), None))
     with pytest.raises(FloatingPointError, match="NaN"):
@@ -323,7 +323,7 @@ def test_compiled_graphs_give_the_logits_of_plain_forwards(family, monkeypatch):
     graphs = Graphs(network, CPU, fused=True)
     graphs.prepare(300, range(1, 4))
     assert {span for _, span, _ in graphs._graphs} == {512}, "one graph serves every length"
-    compiled, plain = CachedSession(GraphFeeder(graphs, 40)), CachedSession(LeanFeeder(network, 40))
+    compiled, plain = CachedSession(GraphModelRunner(graphs, 40)), CachedSession(LeanModelRunner(network, 40))
     long = [i % 40 for i in range(260)]
     short = (PROMPT, [*PROMPT, 1], [*PROMPT, 1, 2, 3], [*PROMPT[:3], 9])
     for ids in (*short, long[:126], long[:128], long[:129], long, [*long, 5]):
@@ -340,7 +340,7 @@ def test_compiled_attention_reads_no_block_beyond_the_sequence(monkeypatch):
     graphs = Graphs(network_of(random_model("llama-scaled", 1)), CPU, fused=True)
     graphs.prepare(512, range(1, 3))
     for length, blocks in ((127, 1), (128, 1), (129, 2), (256, 2), (257, 3)):
-        session = CachedSession(GraphFeeder(graphs, 40))
+        session = CachedSession(GraphModelRunner(graphs, 40))
         session.score([1] * (length - 1), length - 2)
         before = len(masks)
         session.score([1] * length, length - 1)
@@ -370,10 +370,10 @@ def test_a_sample_after_one_with_nan_is_correct():
     graphs = Graphs(network_of(random_model("llama", 1)), CPU)
     graphs.prepare(64, range(1, 3))
     oracle = open_session(random_model("llama", 1))
-    CachedSession(GraphFeeder(graphs, 40)).score(PROMPT, 0)  # and never finished
+    CachedSession(GraphModelRunner(graphs, 40)).score(PROMPT, 0)  # and never finished
     with torch.inference_mode():
         graphs.cache.storage[:, :, 40] = float("nan")
-    session = CachedSession(GraphFeeder(graphs, 40))
+    session = CachedSession(GraphModelRunner(graphs, 40))
     for ids in (PROMPT, [*PROMPT, 1]):
         assert torch.allclose(session.score(ids, len(ids) - 1), oracle.score(ids, len(ids) - 1), atol=1e-4)
 
@@ -389,7 +389,7 @@ def test_a_sequence_keeps_its_cache_when_it_moves_to_the_next_span():
         assert graph._tables[0].data_ptr() == network.layers.ropes[0].until(0)[0].data_ptr(), (
             "no graph reads a table that was replaced"
         )
-    session, oracle = CachedSession(GraphFeeder(graphs, 40)), open_session(model)
+    session, oracle = CachedSession(GraphModelRunner(graphs, 40)), open_session(model)
     ids = [i % 40 for i in range(250)]
     for _ in range(12):
         assert torch.allclose(session.score(ids, len(ids) - 1), oracle.score(ids, len(ids) - 1), atol=1e-4)

@@ -127,7 +127,7 @@ def test_a_mistake_in_an_engine_is_one_line(place, mistake):
     ("self.logits[feed.tokens[-rows:]]", "self.logits[feed.tokens[-rows:]].half()", "logits of torch.float16; needed"),
     ("self.logits[feed.tokens[-rows:]]", "self.logits[feed.tokens[-rows:]].tolist()", "needed: a tensor of float32"),
 ])  # fmt: skip
-def test_wrong_logits_fail_the_generation_and_name_the_feeder(place, right, wrong, message):
+def test_wrong_logits_fail_the_generation_and_name_the_model_runner(place, right, wrong, message):
     (place / "table.py").write_text(ENGINE.replace(right, wrong))
     specbench("run", "-m", "sd", "-p", "pair.toml", *FEW, "--plugin", "table.py", cwd=place, code=3)
     errors = {row["method"]: row["error"] for row in records(place / "results")}

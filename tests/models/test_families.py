@@ -13,7 +13,7 @@ from specbench.methods.lookups import PromptLookup
 from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.models.cached_session import CachedSession
-from specbench.models.transformers_session import EagerFeeder
+from specbench.models.transformers_session import EagerModelRunner
 
 VOCABULARY, PROMPT, TOKENS = 64, [5, 11, 3, 8, 5, 11], 24
 GREEDY = Sampler(temperature=0.0)
@@ -91,7 +91,7 @@ def tokens(method: Method, draft: PreTrainedModel, target: PreTrainedModel) -> l
     source = PROMPT if target.config.is_encoder_decoder else None
     start = [target.config.decoder_start_token_id] if source else PROMPT
     roles = {"draft": draft, "target": target}
-    sessions = {role: CachedSession(EagerFeeder(model, VOCABULARY, source)) for role, model in roles.items()}
+    sessions = {role: CachedSession(EagerModelRunner(model, VOCABULARY, source)) for role, model in roles.items()}
     return generate(method, TableModels(sessions, start, VOCABULARY), GREEDY, TOKENS)[0]
 
 
@@ -122,4 +122,4 @@ def test_tokens_are_those_of_generate(family):
 @pytest.mark.parametrize("family", RECURRENT)
 def test_models_with_recurrent_states_are_rejected_with_the_reason(family):
     with pytest.raises(ValueError, match=rf"{family}: (recurrent states|a cache of \w+) cannot"):
-        CachedSession(EagerFeeder(toy(family, RECURRENT[family], 1), VOCABULARY))
+        CachedSession(EagerModelRunner(toy(family, RECURRENT[family], 1), VOCABULARY))

@@ -261,18 +261,18 @@ def test_defaults_are_those_of_the_drafters_own_code(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("model_type", "ids", "taps"),
+    ("model_type", "ids", "aux_layers"),
     [("llama", [1, 3, 7], (2, 4, 8)), ("gpt_oss", [1, 3, 7], (1, 3, 7)), ("gpt_oss", [3, 6, 9], "names boundary 9")],
 )
-def test_heads_of_gpt_oss_number_boundaries(model_type, ids, taps, tmp_path):
+def test_heads_of_gpt_oss_number_boundaries(model_type, ids, aux_layers, tmp_path):
     eagle3.write(SPECFORGE, tmp_path)
     changed(tmp_path, {"eagle_config": {"eagle_aux_hidden_state_layer_ids": ids}})
     settings = EagleHead.read(tmp_path).eagle3
-    if isinstance(taps, tuple):
-        assert settings.taps_of(model_type, 9) == taps
+    if isinstance(aux_layers, tuple):
+        assert settings.aux_layers_of(model_type, 9) == aux_layers
         return
-    with pytest.raises(ConfigError, match=taps):
-        settings.taps_of(model_type, 9)
+    with pytest.raises(ConfigError, match=aux_layers):
+        settings.aux_layers_of(model_type, 9)
 
 
 @pytest.mark.parametrize("engine", ["lean", "eager"])

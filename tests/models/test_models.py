@@ -224,10 +224,10 @@ def test_a_check_fits_into_the_context_window_and_uses_few_forwards(tmp_path, mo
     model_folder(tmp_path / "one")
     _, pair = bring(tmp_path, target="one")
     model, fed = pair.models["target"], []
-    feeder = model.feeder(model.vocabulary, None)
-    feed = feeder.feed
-    monkeypatch.setattr(feeder, "feed", lambda each, rows: fed.append(each.positions()) or feed(each, rows))
-    monkeypatch.setattr(model, "feeder", lambda *_: feeder)
+    model_runner = model.model_runner(model.vocabulary, None)
+    feed = model_runner.feed
+    monkeypatch.setattr(model_runner, "feed", lambda each, rows: fed.append(each.positions()) or feed(each, rows))
+    monkeypatch.setattr(model, "model_runner", lambda *_: model_runner)
     monkeypatch.setattr(model, "window", 10)
     assert token_seconds(model)[0] == 9
     assert fed == [[*range(9)], *[[9]] * (engines.WARM_UPS + engines.REPETITIONS)]

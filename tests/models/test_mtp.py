@@ -211,13 +211,13 @@ class Recomputed:
     def __init__(self, model: PreTrainedModel) -> None:
         self.model = model
 
-    def keep_states(self, taps: tuple[int, ...]) -> None:
-        assert not taps
+    def keep_states(self, aux_layers: tuple[int, ...]) -> None:
+        assert not aux_layers
 
     def cached_length(self, ids: list[int]) -> int:
         return len(ids)
 
-    def hidden(self, ids: list[int], start: int, taps: tuple[int, ...]) -> Tensor:
+    def hidden(self, ids: list[int], start: int, aux_layers: tuple[int, ...]) -> Tensor:
         with torch.no_grad():
             return self.model(input_ids=torch.tensor([ids]), output_hidden_states=True).hidden_states[-1][0, start:]
 

@@ -14,11 +14,11 @@ from specbench.kernels import kernels
 from specbench.models import products
 from specbench.models.cached_session import CachedSession
 from specbench.models.checkpoints import Checkpoint, load_model
-from specbench.models.feeder import Feed
 from specbench.models.heads import Eagle1Head, EagleHead
-from specbench.models.lean import LeanFeeder, network_of
+from specbench.models.lean import LeanModelRunner, network_of
+from specbench.models.model_runner import Feed
 from specbench.models.products import Panels, Plain, expert_products, product_of
-from specbench.models.transformers_session import EagerFeeder
+from specbench.models.transformers_session import EagerModelRunner
 from tests.fixtures.worlds import FAMILIES, random_model
 
 CPU = torch.device("cpu")
@@ -37,8 +37,8 @@ def test_logits_equal_those_of_transformers_after_random_cuts(family, stored):
     """Blocks of one to six tokens, each after a prefix of what was read before."""
     model = random_model(family, 4)
     source = [3, 9, 4] if model.config.is_encoder_decoder else None
-    eager = CachedSession(EagerFeeder(copy.deepcopy(model), 40, source))
-    lean = CachedSession(LeanFeeder(network_of(model), 40, source))
+    eager = CachedSession(EagerModelRunner(copy.deepcopy(model), 40, source))
+    lean = CachedSession(LeanModelRunner(network_of(model), 40, source))
     draw = random.Random(family)
     ids = [5, 11, 3]
     for _ in range(12):

@@ -27,7 +27,7 @@ from specbench.machine.memory import return_freed_memory
 from specbench.models import engines, products, quantization, simulated
 from specbench.models.cached_session import CachedSession
 from specbench.models.engines import LeanModel, engine_of
-from specbench.models.lean import GraphFeeder, Graphs, LeanFeeder
+from specbench.models.lean import GraphModelRunner, Graphs, LeanModelRunner
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.loader import load
 from specbench.models.panel_codes import CodesProduct, PanelCodes, QuantizedLinear
@@ -203,7 +203,7 @@ def test_a_graph_of_a_bfloat16_copy_equals_its_lean_forward(kind, device):
     )
     graphs = Graphs(network, place)
     graphs.prepare(64, range(1, 4))
-    lean, graph = CachedSession(LeanFeeder(network, 1024)), CachedSession(GraphFeeder(graphs, 1024))
+    lean, graph = CachedSession(LeanModelRunner(network, 1024)), CachedSession(GraphModelRunner(graphs, 1024))
     ids = list(range(5, 30))
     for each in (ids, [*ids, 7], [*ids, 7, 2, 9], [*ids[:20], 4]):
         one, two = (session.score(each, len(each) - 1).softmax(-1) for session in (lean, graph))

@@ -18,7 +18,7 @@ from specbench.kernels import all_levels, kernels
 from specbench.machine.memory import PAGE
 from specbench.models import panel_codes, products
 from specbench.models.cached_session import CachedSession
-from specbench.models.lean import LeanFeeder, network_of
+from specbench.models.lean import LeanModelRunner, network_of
 from specbench.models.panel_codes import PanelCodes, QuantizedLinear
 from specbench.models.quantization import codes_of, layers, quantize, quantized, rounded_rows
 
@@ -96,7 +96,7 @@ def session_of(model: PreTrainedModel, kind: QuantizationKind) -> CachedSession:
     model = copy.deepcopy(model)
     if kind:
         quantize(model, kind)
-    return CachedSession(LeanFeeder(network_of(model), VOCABULARY))
+    return CachedSession(LeanModelRunner(network_of(model), VOCABULARY))
 
 
 def logits(model: PreTrainedModel, kind: QuantizationKind) -> Tensor:
@@ -126,7 +126,7 @@ def test_a_wrong_scale_of_one_group_is_more_than_rounding(text, monkeypatch):
     exact = exact_logits(model, kind)
     quantize(model, kind)
     next(module for module in model.modules() if isinstance(module, PanelCodes)).scale[0, 0, 0] *= 1.01
-    found = CachedSession(LeanFeeder(network_of(model), VOCABULARY)).score(IDS, 0)
+    found = CachedSession(LeanModelRunner(network_of(model), VOCABULARY)).score(IDS, 0)
     assert error(found, exact) > 3 * bounds_of(kind, torch.float32)[0]
 
 

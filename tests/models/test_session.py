@@ -15,8 +15,8 @@ from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
 from specbench.models.cached_session import MAX_CACHED_ROWS, CachedSession
-from specbench.models.lean import LeanFeeder, network_of
-from specbench.models.transformers_session import EagerFeeder
+from specbench.models.lean import LeanModelRunner, network_of
+from specbench.models.transformers_session import EagerModelRunner
 from tests.fixtures.worlds import ENGINES, FAMILIES, open_models, open_session, random_model, stale
 
 SOURCE = [7, 3, 9, 1]  # what an encoder reads
@@ -73,11 +73,11 @@ def test_cached_equals_uncached_after_any_history(family, engine, kept, monkeypa
 @pytest.mark.parametrize("family", ["llama", "gpt2", "t5"])
 def test_a_stale_position_in_the_cache_is_detected(family):
     model = random_model(family, 1)
-    for feeder in (
-        stale(EagerFeeder)(model, 40, source_of(model)),
-        stale(LeanFeeder)(network_of(model), 40, source_of(model)),
+    for model_runner in (
+        stale(EagerModelRunner)(model, 40, source_of(model)),
+        stale(LeanModelRunner)(network_of(model), 40, source_of(model)),
     ):
-        assert walk(model, CachedSession(feeder)) > 0.1
+        assert walk(model, CachedSession(model_runner)) > 0.1
 
 
 def test_cached_tokens_are_not_fed_again():

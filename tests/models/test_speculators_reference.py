@@ -100,11 +100,11 @@ def write_dflash(name: str, folder: Path, base: Path) -> None:
         save_file(load_file(path) | {"t2d": t2d}, path)
 
 
-def states_of(model: LlamaForCausalLM, ids: list[int], taps: tuple[int, ...]) -> dict[str, Tensor]:
+def states_of(model: LlamaForCausalLM, ids: list[int], aux_layers: tuple[int, ...]) -> dict[str, Tensor]:
     """Return the states of a base as the package numbers and joins them."""
     with torch.no_grad():
         every = model(input_ids=torch.tensor([ids]), output_hidden_states=True).hidden_states
-    states = torch.cat([every[layer][0] for layer in taps], -1)
+    states = torch.cat([every[layer][0] for layer in aux_layers], -1)
     return {"input_ids": torch.tensor(ids), "hidden_states": states, "last_hidden_states": every[-1][0].clone()}
 
 
@@ -129,7 +129,7 @@ def worlds(tmp_path_factory) -> dict[tuple[str, str], World]:
             else:
                 tokens = [7, 30, 2, 19, 4, 11, 26, 35, 1, 6]  # the package has no anchors in the last block
                 more = {"anchors": torch.arange(1, len(IDS) + 2)}
-            save_file(states_of(model, [*IDS, *tokens], head.taps) | more, given)
+            save_file(states_of(model, [*IDS, *tokens], head.aux_layers) | more, given)
             jobs += [folder, given, out]
             made[name, dtype] = head, model, tokens, out
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -150,7 +150,7 @@ def assert_agree(record, ours: Tensor, package: Tensor, dtype: str, what: str) -
 @pytest.mark.parametrize("attention", ATTENTION)
 def test_eagle3_drafts_follow_the_package(worlds, name, dtype, attention, record_property):
     head, model, tokens, package = worlds[name, dtype]
-    assert head.taps == tuple(package["layers"].tolist())
+    assert head.aux_layers == tuple(package["layers"].tolist())
     known, expected = package["tokens"], package[attention]
     if EAGLE3[name].tokens is not None:
         assert head.tokens is not None and torch.equal(head.tokens, known)
@@ -172,7 +172,7 @@ def test_eagle3_drafts_follow_the_package(worlds, name, dtype, attention, record
 @pytest.mark.parametrize("attention", ATTENTION)
 def test_dflash_blocks_follow_the_package(worlds, name, dtype, attention, record_property):
     head, model, tokens, package = worlds[name, dtype]
-    assert head.taps == tuple(package["layers"].tolist()) and head.block.length == LENGTH
+    assert head.aux_layers == tuple(package["layers"].tolist()) and head.block.length == LENGTH
     known, expected, ids = package["tokens"], package[attention], [*IDS, *tokens]
     for engine in ("lean", "eager"):
         session = BlockSession(head, open_session(model, engine), V)

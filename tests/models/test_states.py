@@ -80,7 +80,7 @@ class _Stale(CachedSession):
 @pytest.mark.parametrize("engine", ["eager", "lean"])
 def test_hidden_states_that_are_not_truncated_are_detected(engine):
     """Mutation control."""
-    session = _Stale(open_session(random_model("llama", 1), engine).feeder)
+    session = _Stale(open_session(random_model("llama", 1), engine).model_runner)
     session.keep_states()
     assert walk("llama", session) > 0.1
 

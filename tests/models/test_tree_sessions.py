@@ -10,11 +10,11 @@ from specbench.decoding.trees import growth as session_growth
 from specbench.decoding.trees import shape_of_widths
 from specbench.errors import ConfigError
 from specbench.models.cached_session import CachedSession
-from specbench.models.lean import GraphFeeder, Graphs, LeanFeeder, network_of
+from specbench.models.lean import GraphModelRunner, Graphs, LeanModelRunner, network_of
 from specbench.models.lean.cache import Cache
 from specbench.models.limited_session import LimitedSession, Reach
 from specbench.models.simulated import SyntheticDistribution, SyntheticSession
-from specbench.models.transformers_session import EagerFeeder
+from specbench.models.transformers_session import EagerModelRunner
 from tests.fixtures.worlds import FAMILIES, random_model
 from tests.models import test_families
 
@@ -26,7 +26,7 @@ UNSUPPORTED = {"bart", "bloom", "gpt_neo", "marian", "mpt", "mt5", "pegasus", "t
 
 def lean(family: str, keeps_hidden: bool = False) -> CachedSession:
     model = random_model(family, 1)
-    session = CachedSession(LeanFeeder(network_of(model), 40, SOURCE if model.config.is_encoder_decoder else None))
+    session = CachedSession(LeanModelRunner(network_of(model), 40, SOURCE if model.config.is_encoder_decoder else None))
     if keeps_hidden:
         session.keep_states()
     return session
@@ -59,7 +59,7 @@ def test_eager_tokens_have_the_logits_of_their_paths(family):
     """Beyond every window; families whose attention derives distances from the cache are rejected with the reason."""
     model = test_families.toy(family, test_families.FAMILIES[family], 1)
     source = PROMPT if model.config.is_encoder_decoder else None
-    session, alone = (CachedSession(EagerFeeder(model, test_families.VOCABULARY, source)) for _ in range(2))
+    session, alone = (CachedSession(EagerModelRunner(model, test_families.VOCABULARY, source)) for _ in range(2))
     if family in UNSUPPORTED:
         with pytest.raises(ConfigError, match="cannot score draft trees"):
             session.score(PROMPT, len(PROMPT) - 1, TREE)
@@ -73,7 +73,7 @@ def test_eager_tokens_have_the_logits_of_their_paths(family):
 
 
 def eager(family: str) -> CachedSession:
-    session = CachedSession(EagerFeeder(test_families.toy(family, test_families.FAMILIES[family], 1), 40))
+    session = CachedSession(EagerModelRunner(test_families.toy(family, test_families.FAMILIES[family], 1), 40))
     session.keep_states()
     return session
 
@@ -133,8 +133,8 @@ def test_a_mask_that_shows_a_cousin_is_found(monkeypatch):
 
 
 def test_the_wrong_path_is_found(monkeypatch):
-    right = LeanFeeder.keep
-    monkeypatch.setattr(LeanFeeder, "keep", lambda self, start, path: right(self, start, list(range(len(path)))))
+    right = LeanModelRunner.keep
+    monkeypatch.setattr(LeanModelRunner, "keep", lambda self, start, path: right(self, start, list(range(len(path)))))
     session, alone = lean("llama"), lean("llama")
     session.score(PROMPT, len(PROMPT) - 1, TREE)
     longer = [*PROMPT, 7, 11, 31]
@@ -173,7 +173,7 @@ def test_the_static_form_of_graphs_gives_the_same_logits(family):
     graphs = Graphs(network_of(model), torch.device("cpu"))
     graphs.prepare(64, {1, 7})
     for captured in (0, 1):
-        session, alone = CachedSession(GraphFeeder(graphs, 40)), lean(family)
+        session, alone = CachedSession(GraphModelRunner(graphs, 40)), lean(family)
         assert (graphs.find(7, 20, is_tree=True) is not None) == bool(captured)
         session.score(PROMPT[:-1], len(PROMPT) - 2)
         require_equal(session.score(PROMPT, len(PROMPT) - 1, TREE), alone, PROMPT, TREE, 2e-5)

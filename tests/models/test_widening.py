@@ -15,20 +15,20 @@ from specbench.config.quantization_kind import QuantizationKind
 from specbench.errors import ConfigError
 from specbench.models.cached_session import CachedSession
 from specbench.models.checkpoints import Checkpoint, load_model, read_config
-from specbench.models.feeder import Feed
 from specbench.models.heads import BlockHead, DraftHead
 from specbench.models.heads.head import kind_named
 from specbench.models.heads.head_size import size_of_head
 from specbench.models.heads.resolve_heads import load_head, resolve_heads
 from specbench.models.heads.widened_head import read_weights, wanted_bytes, widen_head
-from specbench.models.lean import LeanFeeder, network_of, small_config
+from specbench.models.lean import LeanModelRunner, network_of, small_config
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.loader import load
+from specbench.models.model_runner import Feed
 from specbench.models.quantization import quantize
 from specbench.models.resolve_models import Execution, resolve_models
 from specbench.models.resolved_model import ResolvedModel, size_of
 from specbench.models.simulated import random_model
-from specbench.models.transformers_session import EagerFeeder
+from specbench.models.transformers_session import EagerModelRunner
 from specbench.models.widening import STEP, neurons_of, widen, widened, with_neurons
 
 DRAFT = str(PACKAGE / "tiny/models/draft")
@@ -38,9 +38,9 @@ needs_kernels = pytest.mark.skipif(kernels.kernels() is None, reason="no kernels
 
 
 def logits_of(model, source=None, eager=False):
-    feeder = EagerFeeder if eager else LeanFeeder
+    model_runner = EagerModelRunner if eager else LeanModelRunner
     opened = model if eager else network_of(model)
-    session = CachedSession(feeder(opened, model.get_output_embeddings().out_features, source))
+    session = CachedSession(model_runner(opened, model.get_output_embeddings().out_features, source))
     return torch.cat([torch.as_tensor(session.score(IDS, 3)), torch.as_tensor(session.score([*IDS, 7], len(IDS)))])
 
 

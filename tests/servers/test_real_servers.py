@@ -36,7 +36,7 @@ def described(url: str, tmp_path: Path) -> dict:
 
 def test_llama_cpp_describes_itself(llama_cpp, tmp_path):
     off, on = described(llama_cpp(), tmp_path), described(llama_cpp(draft=True), tmp_path)
-    assert off["dialect"] == on["dialect"] == "llama.cpp"
+    assert off["backend"] == on["backend"] == "llama.cpp"
     assert (off["speculation"]["is_on"], on["speculation"]["is_on"]) == (False, True)
     assert (on["slots"], on["context"], on["vocabulary"]) == (8, 2048, 1024)
 
@@ -93,7 +93,7 @@ def test_a_quantized_cache_is_found_against_a_server_without_it(llama_cpp, wide,
 
 def test_vllm_describes_itself(vllm, tmp_path):
     on = described(vllm(DRAFT), tmp_path)
-    assert (on["dialect"], on["slots"], on["speculation"]["is_on"]) == ("vllm", 8, True)
+    assert (on["backend"], on["slots"], on["speculation"]["is_on"]) == ("vllm", 8, True)
     assert (on["speculation"]["method"], on["speculation"]["length"]) == ("draft_model", 4)
 
 

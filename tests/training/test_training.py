@@ -245,10 +245,12 @@ def target():
     return load(found, Path(), torch.device("cpu"))
 
 
-def state_rows_of(target, folder, taps=()):
+def state_rows_of(target, folder, aux_layers=()):
     """Files of the rows of 24 short texts."""
     texts = [Text(i, list(range(2, 12)), list(range(12, 30)), Sample(str(i), ""), "") for i in range(24)]
-    return collected(folder, texts, each(lambda text: rows_of(target, text, "target", 64, taps)), {}, lambda: None)
+    return collected(
+        folder, texts, each(lambda text: rows_of(target, text, "target", 64, aux_layers)), {}, lambda: None
+    )
 
 
 def head_training(target, folder, recipe, observer=None, budget=None, keep=True):
@@ -306,16 +308,16 @@ def test_a_head_learns_the_tokens_of_its_drafts(kind, more, tmp_path, target):
 
 def test_the_training_of_blocks_computes_what_a_session_drafts(tmp_path, target):
     """The rows of blocks after anchors in the middle of two texts equal those of a session that drafts there."""
-    model, length, taps = target.models["target"].transformers(), 3, (1, 3)
+    model, length, aux_layers = target.models["target"].transformers(), 3, (1, 3)
     with torch.random.fork_rng([]):
         torch.manual_seed(5)
-        head = DSparkHead.of(model.config, 2, length, taps, 4)
+        head = DSparkHead.of(model.config, 2, length, aux_layers, 4)
     head.goes_with(model.get_input_embeddings().weight.float(), model.config)
     texts, anchors = [list(range(2, 20)), list(range(30, 48))], [4, 11]
     sessions = [target.open(text)["target"] for text in texts]
     for session in sessions:
-        session.keep_states(taps)
-    states = [session.hidden(text, 0, taps) for session, text in zip(sessions, texts, strict=True)]
+        session.keep_states(aux_layers)
+    states = [session.hidden(text, 0, aux_layers) for session, text in zip(sessions, texts, strict=True)]
     tokens = torch.tensor([[text[at] for at in anchors] for text in texts])
     columns = torch.tensor([[at - 1 for at in anchors]] * 2)
     blocks = draft_head_losses.blocks_after(head, torch.stack(states), tokens, columns)

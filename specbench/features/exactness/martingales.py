@@ -15,7 +15,7 @@ from torch import Tensor
 
 from specbench.features.exactness.tolerance import Allowed, largest_expectations
 
-ALARM = 1e-3  # significance level of all tests of a verification together
+SIGNIFICANCE = 1e-3  # significance level of all tests of a verification together
 GROUPS = {
     "first": slice(0, 1),
     "later": slice(1, None),

@@ -13,9 +13,9 @@ from specbench.analysis.summary import summary_of
 from specbench.config.pair import HeadKind
 from specbench.errors import ConfigError
 from specbench.features.exchange import aiperf_summary, request_records
-from specbench.features.servers.dialects.answers import MalformedAnswer
-from specbench.features.servers.dialects.dialect import metrics_of
-from specbench.features.servers.endpoint import DIALECTS
+from specbench.features.servers.backends.answers import MalformedAnswer
+from specbench.features.servers.backends.backend import metrics_of
+from specbench.features.servers.endpoint import BACKENDS
 from specbench.features.servers.load.server_run import ServerRun
 from specbench.features.servers.served import SpeculationCounts
 from specbench.features.servers.served_results import results_in
@@ -139,11 +139,11 @@ def of_counters(
 def _counted(text: str, path: Path) -> SpeculationCounts:
     """Return the counters in a saved /metrics page of a known server."""
     samples = metrics_of(text)
-    for dialect in DIALECTS:
-        if not dialect.metrics_prefix:
+    for backend in BACKENDS:
+        if not backend.metrics_prefix:
             continue
         try:
-            counts = dialect.read_counters(samples).speculation
+            counts = backend.read_counters(samples).speculation
         except MalformedAnswer as error:
             raise ConfigError(f"{path}: {error}") from None
         if counts is not None:
@@ -152,4 +152,4 @@ def _counted(text: str, path: Path) -> SpeculationCounts:
 
 
 def _known() -> str:
-    return ", ".join(dialect.name for dialect in DIALECTS if dialect.metrics_prefix)
+    return ", ".join(backend.name for backend in BACKENDS if backend.metrics_prefix)

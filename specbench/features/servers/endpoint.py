@@ -1,4 +1,4 @@
-"""An endpoint: a server's address with the dialect that was found by probing it, and what it says about itself."""
+"""An endpoint: a server's address with the backend that was found by probing it, and what it says about itself."""
 
 import math
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 
 from specbench.data.task import Message
 from specbench.errors import ConfigError, MissingAsset
-from specbench.features.servers.dialects.dialect import Dialect
-from specbench.features.servers.dialects.llama_cpp import LlamaCpp
-from specbench.features.servers.dialects.openai import OpenAi
-from specbench.features.servers.dialects.sglang import Sglang
-from specbench.features.servers.dialects.vllm import Vllm
+from specbench.features.servers.backends.backend import Backend
+from specbench.features.servers.backends.llama_cpp import LlamaCpp
+from specbench.features.servers.backends.openai import OpenAi
+from specbench.features.servers.backends.sglang import Sglang
+from specbench.features.servers.backends.vllm import Vllm
 from specbench.features.servers.readiness import Patience, is_healthy, when_ready
 from specbench.features.servers.served import Completion, Counters, Description, ServedRequest
 from specbench.http_client import FailureKind, HttpClient, RequestFailed, Server
 
 MOST_PROBABILITY = 1.01  # sum of a distribution that was rounded
 SPARE = 4  # connections beside the requests in flight, such as for counters
-DIALECTS: tuple[Dialect, ...] = (LlamaCpp(), Sglang(), Vllm(), OpenAi())  # in the order in which they are tried
+BACKENDS: tuple[Backend, ...] = (LlamaCpp(), Sglang(), Vllm(), OpenAi())  # in the order in which they are tried
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class Endpoint:
     """A server that is connected."""
 
     client: HttpClient
-    dialect: Dialect
+    backend: Backend
     description: Description
 
     async def complete(self, request: ServedRequest) -> Completion:
         """Send a request and return its completion. Raises RequestFailed, also for an id beyond the vocabulary."""
         with self._named():
-            found = await self.dialect.complete(self.client, self.description.model, request)
+            found = await self.backend.complete(self.client, self.description.model, request)
         self._require_known(found.tokens or ())
         self._require_distributions(found.log_probabilities)
         return found
@@ -58,20 +58,20 @@ class Endpoint:
         """Return for each token of `output` the log-probabilities of that token and its alternatives, at T = 1."""
         model = self.description.model
         with self._named():
-            rows = await self.dialect.log_probabilities(self.client, model, prompt, output, alternatives)
+            rows = await self.backend.log_probabilities(self.client, model, prompt, output, alternatives)
         self._require_distributions(rows)
         return rows
 
     async def tokenize(self, text: str) -> tuple[int, ...] | None:
-        """Return the ids of a text by the server's tokenizer; None if the dialect has no ids."""
+        """Return the ids of a text by the server's tokenizer; None if the backend has no ids."""
         with self._named():
-            ids = await self.dialect.tokenize(self.client, self.description.model, text)
+            ids = await self.backend.tokenize(self.client, self.description.model, text)
         return self._known(ids, text)
 
     async def rendered(self, messages: Sequence[Message]) -> tuple[int, ...] | None:
         """Return the ids of a chat if the server's answers to chats have none; else None."""
         with self._named():
-            ids = await self.dialect.rendered(self.client, self.description.model, messages)
+            ids = await self.backend.rendered(self.client, self.description.model, messages)
         return self._known(ids, "a chat")
 
     @contextmanager
@@ -91,19 +91,19 @@ class Endpoint:
 
     async def counters(self) -> Counters | None:
         """Return the server's counters; None if it publishes none."""
-        return await self.dialect.counters(self.client)
+        return await self.backend.counters(self.client)
 
 
-def dialect_named(name: str) -> Dialect:
-    """Return the dialect of a name."""
-    return next(dialect for dialect in DIALECTS if dialect.name == name)
+def backend_named(name: str) -> Backend:
+    """Return the backend of a name."""
+    return next(backend for backend in BACKENDS if backend.name == name)
 
 
 @asynccontextmanager
 async def connected(
     server: Server, model: str = "", connections: int = 64, patience: Patience | None = None
 ) -> AsyncIterator[Endpoint]:
-    """Connect to a server and find its dialect, after waiting for it to load its model.
+    """Connect to a server and find its backend, after waiting for it to load its model.
 
     Without `patience`, a server that is loading is waited for as long as one request may take.
 
@@ -113,7 +113,7 @@ async def connected(
     """
     async with HttpClient(replace(server, url=server.root), connections) as client:
         try:
-            dialect, description = await when_ready(
+            backend, description = await when_ready(
                 client, lambda: _described(client, model), patience or Patience(seconds=server.seconds)
             )
         except RequestFailed as error:
@@ -122,32 +122,32 @@ async def connected(
             raise MissingAsset(text + ("; help: start the server, or check the URL" if lost else "")) from None
         except ValueError as error:
             raise ConfigError(str(error)) from None
-        yield Endpoint(client, dialect, description)
+        yield Endpoint(client, backend, description)
 
 
-async def _described(client: HttpClient, model: str) -> tuple[Dialect, Description]:
-    """Return the dialect and the description of a server that is ready. Raises RequestFailed and ValueError."""
+async def _described(client: HttpClient, model: str) -> tuple[Backend, Description]:
+    """Return the backend and the description of a server that is ready. Raises RequestFailed and ValueError."""
     is_ready = await is_healthy(client)
-    dialect, description = await _found(client, model)
+    backend, description = await _found(client, model)
     if not is_ready:  # a first completion shows it
         try:
-            await dialect.complete(client, description.model, ServedRequest(prompt="1", max_tokens=1))
+            await backend.complete(client, description.model, ServedRequest(prompt="1", max_tokens=1))
         except RequestFailed as error:
             if error.is_loading:
                 raise
-    return dialect, description
+    return backend, description
 
 
-async def _found(client: HttpClient, model: str) -> tuple[Dialect, Description]:
+async def _found(client: HttpClient, model: str) -> tuple[Backend, Description]:
     failure: RequestFailed | None = None
-    for dialect in DIALECTS:
+    for backend in BACKENDS:
         try:
-            description = await dialect.describe(client, model)
+            description = await backend.describe(client, model)
         except RequestFailed as error:
             if error.is_loading or not error.status:
                 raise
-            failure = error  # this dialect's addresses are missing
+            failure = error  # this backend's addresses are missing
             continue
         if description is not None:
-            return dialect, description
+            return backend, description
     raise failure or ValueError(f"{client.server.host} has no interface that specbench knows")

@@ -1,4 +1,4 @@
-"""What is sent to a server, what it answers, and what it says about itself: values without a dialect."""
+"""What is sent to a server, what it answers, and what it says about itself: values without a backend."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -259,7 +259,7 @@ class Description:
     """What a server says about itself, as far as it says it.
 
     Args:
-        dialect: The name of its dialect.
+        backend: The name of its backend.
         url: Its address.
         version: The version of the server.
         model: The name that requests use.
@@ -275,7 +275,7 @@ class Description:
         chat_template: Whether it renders chats.
     """
 
-    dialect: str
+    backend: str
     url: str
     version: str = ""
     model: str = ""
@@ -292,12 +292,12 @@ class Description:
 
     @property
     def label(self) -> str:
-        """Dialect, version, model and speculation in a few words."""
+        """Backend, version, model and speculation in a few words."""
         speculation = self.speculation
         words = {True: speculation.method or "on", False: "off", None: "unknown"}[speculation.is_on]
         if speculation.is_on and speculation.length:
             words += f", {speculation.length} tokens"
-        return f"{self.dialect} {self.version}".strip() + f", {self.model}, speculation {words}"
+        return f"{self.backend} {self.version}".strip() + f", {self.model}, speculation {words}"
 
 
 class Counters(NamedTuple):

@@ -13,7 +13,7 @@ from specbench.features.gate.verdict import GateLimits, GateVerdict
 from specbench.features.servers.exactness.stored_verdict import VerificationResult
 from specbench.features.servers.load.server_run import ServerRun
 from specbench.features.servers.served_comparison import compare_served
-from specbench.features.servers.served_results import Result, results_in
+from specbench.features.servers.served_results import Result, read_stored, results_in
 from specbench.reporting.escaping import json_text
 
 T = TypeVar("T")
@@ -36,6 +36,11 @@ class ServedSnapshot(msgspec.Struct, kw_only=True):
         return [*self.runs, *self.verifications]
 
 
+def _read(path: Path) -> ServedSnapshot:
+    """Read a snapshot. Raises ConfigError if it is damaged."""
+    return read_stored(path, ServedSnapshot)
+
+
 def is_served(path: Path) -> bool:
     """Return whether a file is a snapshot of served configurations, or a folder has results of server commands."""
     if path.is_dir():
@@ -48,7 +53,7 @@ def is_served(path: Path) -> bool:
 
 def results_of(path: Path) -> list[Result]:
     """Return the results in a snapshot file or a folder. Raises ConfigError if there are none."""
-    found = results_in(path) if path.is_dir() else files.read_json(path, ServedSnapshot).results
+    found = results_in(path) if path.is_dir() else _read(path).results
     if not found:
         raise ConfigError(f"{path} contains no result of `specbench server`")
     return found
@@ -56,7 +61,7 @@ def results_of(path: Path) -> list[Result]:
 
 def record_served(path: Path, folders: Sequence[Path], add: bool = False) -> None:
     """Write a snapshot of the results in folders, or add them to it. Raises ConfigError if a folder has none."""
-    before = files.read_json(path, ServedSnapshot).results if add and path.exists() else []
+    before = _read(path).results if add and path.exists() else []
     found = [*before, *(result for folder in folders for result in results_of(folder))]
     snapshot = ServedSnapshot(
         kind=KIND,
@@ -77,7 +82,7 @@ def _without_repeats(results: Sequence[T]) -> list[T]:
 
 def check_served(path: Path, out: Path, limits: GateLimits, measure: Measure) -> list[GateVerdict]:
     """Run the commands of a snapshot again, and compare."""
-    snapshot = files.read_json(path, ServedSnapshot)
+    snapshot = _read(path)
     for words in dict.fromkeys(tuple(each.command) for each in snapshot.results):
         measure(without_output(words), out)
     return compare_served(snapshot.results, results_in(out), limits)
@@ -85,7 +90,7 @@ def check_served(path: Path, out: Path, limits: GateLimits, measure: Measure) ->
 
 def update_served(path: Path, out: Path, measure: Measure) -> None:
     """Run the commands of a snapshot again, and write the file from the results."""
-    for words in dict.fromkeys(tuple(each.command) for each in files.read_json(path, ServedSnapshot).results):
+    for words in dict.fromkeys(tuple(each.command) for each in _read(path).results):
         measure(without_output(words), out)
     record_served(path, [out])
 

@@ -1,7 +1,7 @@
 """Stored results of server commands, which `compare`, `gate` and passports read: summary.json and verdict.json."""
 
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -12,7 +12,9 @@ from specbench.features.servers.load.server_run import RUN_KIND, ServerRun
 from specbench.reporting.escaping import json_text
 
 RUN, VERIFICATION = "summary.json", "verdict.json"
+WORDS = {"dialect": "backend"}  # keys of earlier revisions
 Result = ServerRun | VerificationResult
+T = TypeVar("T")
 R = TypeVar("R", ServerRun, VerificationResult)
 
 
@@ -38,9 +40,22 @@ def results_in(path: Path) -> list[Result]:
 
 def _read(path: Path, kind: type[R]) -> R:
     try:
-        return files.read_json(path, kind)
+        return read_stored(path, kind)
     except ConfigError as error:
         raise ConfigError(f"{error}; help: it may be of another version, so measure again") from None
+
+
+def read_stored(path: Path, kind: type[T]) -> T:
+    """Read a stored result, of this or an earlier revision. Raises ConfigError if it is damaged."""
+    table = in_todays_words(files.read_json(path, dict[str, Any]))
+    return files.parse_json(json_text(table), kind, str(path))
+
+
+def in_todays_words(stored: Any) -> Any:
+    """Return stored JSON with the keys that earlier revisions had under another name: `dialect` is `backend`."""
+    if isinstance(stored, dict):
+        return {WORDS.get(key, key): in_todays_words(value) for key, value in stored.items()}
+    return [in_todays_words(each) for each in stored] if isinstance(stored, list) else stored
 
 
 def as_json(result: Result) -> str:

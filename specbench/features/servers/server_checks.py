@@ -1,7 +1,7 @@
 """What a server offers to `specbench server`: checks of one endpoint, with advice."""
 
 from specbench.errors import ConfigError
-from specbench.features.servers.dialects.dialect import TestedOn
+from specbench.features.servers.backends.backend import TestedOn
 from specbench.features.servers.endpoint import Endpoint, connected
 from specbench.features.servers.exactness.reference import Served
 from specbench.features.servers.readiness import Patience
@@ -23,7 +23,7 @@ async def check_server(server: Server, model: str = "", observer: Observer | Non
             ServedRequest(prompt=PROMPT if ids is None else ids, max_tokens=TOKENS, ignore_eos=ids is not None)
         )
         return [
-            _dialect(endpoint),
+            _backend(endpoint),
             _speculation(endpoint),
             _ids(endpoint, ids, completion),
             await _distributions(endpoint, ids),
@@ -36,10 +36,10 @@ async def check_server(server: Server, model: str = "", observer: Observer | Non
         ]
 
 
-def _dialect(endpoint: Endpoint) -> Check:
-    tested = endpoint.dialect.tested_on
+def _backend(endpoint: Endpoint) -> Check:
+    tested = endpoint.backend.tested_on
     state: State = "ok" if tested is TestedOn.server else "warn"
-    return Check("dialect", state, f"{endpoint.description.label}; tested on {tested}")
+    return Check("backend", state, f"{endpoint.description.label}; tested on {tested}")
 
 
 def _speculation(endpoint: Endpoint) -> Check:
@@ -53,7 +53,7 @@ def _speculation(endpoint: Endpoint) -> Check:
 
 def _ids(endpoint: Endpoint, ids: tuple[int, ...] | None, completion: Completion) -> Check:
     if ids is None:
-        text = f"none in the dialect {endpoint.dialect.name}"
+        text = f"none in the backend {endpoint.backend.name}"
         return Check("token ids", "warn", text, "verify compares samples with --off, which finds large deviations only")
     if completion.tokens is None:
         advice = (

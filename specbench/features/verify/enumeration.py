@@ -19,11 +19,11 @@ from specbench.decoding.checks import checked_rounds
 from specbench.decoding.drafting import common_prefix, roll
 from specbench.decoding.method import Earlier, Method, Round, StopCriteria, TextDrafter
 from specbench.decoding.sampling import Draft, Sampler, Tree, exact_distribution
-from specbench.decoding.session import Concurrent, Counted, Session, Taps, TrainedHead, Usage
+from specbench.decoding.session import AuxLayers, Concurrent, Counted, Session, TrainedHead, Usage
 from specbench.decoding.trees import Growth, growth
 from specbench.methods.autoregressive import Autoregressive
 from specbench.models.heads import DFlashHead, DSparkHead, Eagle1Head, Eagle3Head, EagleHead, Head, LengthHead, MtpHead
-from specbench.models.heads.eagle3_settings import TAPS, Eagle3Settings
+from specbench.models.heads.eagle3_settings import AUX_LAYERS, Eagle3Settings
 from specbench.models.heads.head import kind_named
 from specbench.models.heads.mtp import LAYOUTS
 from specbench.models.transformers_session import InstrumentedSession
@@ -78,14 +78,16 @@ class TableSession:
     def room(self, ids: list[int]) -> int:
         return sys.maxsize
 
-    def keep_states(self, taps: Taps = ()) -> None:
+    def keep_states(self, aux_layers: AuxLayers = ()) -> None:
         pass
 
-    def hidden(self, ids: list[int], start: int, taps: Taps = ()) -> Tensor:
+    def hidden(self, ids: list[int], start: int, aux_layers: AuxLayers = ()) -> Tensor:
         if self.cached_length(ids) < len(ids):
             self.score(ids, len(ids) - 1)
         prefixes = [tuple(ids[: i + 1]) for i in range(start, len(ids))]
-        return torch.stack([torch.cat([self._state(prefix, layer) for layer in taps or (0,)]) for prefix in prefixes])
+        return torch.stack(
+            [torch.cat([self._state(prefix, layer) for layer in aux_layers or (0,)]) for prefix in prefixes]
+        )
 
     def cached_length(self, ids: list[int]) -> int:
         return common_prefix(ids, self.last_scored)
@@ -209,7 +211,7 @@ def untrained(kind: str, vocabulary: int, seed: int = 0) -> Head:
             head: Head = Eagle1Head.of(config)
         elif kind == Eagle3Head.kind:  # without the last token
             settings = Eagle3Settings(
-                layer=config, states=2, state_width=WIDTH, layers=(1, 2), key=TAPS, vocabulary=vocabulary - 1
+                layer=config, states=2, state_width=WIDTH, layers=(1, 2), key=AUX_LAYERS, vocabulary=vocabulary - 1
             )
             eagle3 = Eagle3Head(settings, vocabulary)
             eagle3.tokens = torch.arange(vocabulary - 1)

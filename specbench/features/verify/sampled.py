@@ -19,7 +19,7 @@ from specbench.decoding.session import UNENDING
 from specbench.decoding.targets import Last
 from specbench.features.exactness.acceptance_test import AcceptanceTest
 from specbench.features.exactness.evidence import LARGEST_FACTOR
-from specbench.features.exactness.martingales import ALARM, GROUPS, MartingaleTest
+from specbench.features.exactness.martingales import GROUPS, SIGNIFICANCE, MartingaleTest
 from specbench.features.exactness.power import Power
 from specbench.features.exactness.token_statistics import categories_of, statistics
 from specbench.features.exactness.token_tests import TokenTests
@@ -182,7 +182,7 @@ def sampled(case: Case, advance: Callable[[], None]) -> tuple[list[CheckResult],
     checks = [_check(f"{group} tokens{at}", tested.tests[group], count) for group in GROUPS]
     checks.append(_acceptance_check(f"acceptance{at}", tested, case, count))
     controls = {group: _check(group, control.tests[group], count) for group in GROUPS}
-    return [*checks, _control_check(name, at, controls)], _power(tested, ALARM / max(count, 1))
+    return [*checks, _control_check(name, at, controls)], _power(tested, SIGNIFICANCE / max(count, 1))
 
 
 def _power(tested: SampledStatistics, alarm: float) -> Power:
@@ -211,7 +211,7 @@ def _acceptance_check(name: str, tested: SampledStatistics, case: Case, count: i
     if not (first.has_varied or every.varied):
         return CheckResult(kind, name, "every outcome was certain", "", None)
     p, (rate, expected) = min(1.0, count * min(first.p, every.p)), tested.rates
-    factor, needed = every.smallest_factor(ALARM / count), every.tokens_needed(ALARM / count)
+    factor, needed = every.smallest_factor(SIGNIFICANCE / count), every.tokens_needed(SIGNIFICANCE / count)
     power = f"smallest detectable factor: {factor:g}" if factor else "no detectable factor up to 2"
     if needed and (factor is None or factor > LARGEST_FACTOR):
         power += f" ({LARGEST_FACTOR} needs --repeats {math.ceil(case.cuts * needed / every.tokens)})"
@@ -223,7 +223,7 @@ def _acceptance_check(name: str, tested: SampledStatistics, case: Case, count: i
         "p": p, "z": first.z, "rounds": first.tokens, "accepted": rate, "expected": expected, "z_by_token": every.z,
         "tested": every.tokens, "certain": every.certain, "smallest_factor": factor, "tokens_for_1.05": needed,
     }  # fmt: skip
-    return CheckResult(kind, name, details, f"p {p:.1g}", p >= ALARM, {**numbers})
+    return CheckResult(kind, name, details, f"p {p:.1g}", p >= SIGNIFICANCE, {**numbers})
 
 
 def _control_check(name: str, at: str, checks: dict[str, CheckResult]) -> CheckResult:
@@ -249,15 +249,15 @@ def _check(name: str, tests: TokenTests, count: int) -> CheckResult:
     worst = min(varied, key=lambda statistic: (varied[statistic].p, -abs(varied[statistic].z)))
     test = varied[worst]
     p = min(1.0, count * test.p)
-    shifts = [of.smallest_shift(ALARM / count) for name, of in tests.by_statistic.items() if name == worst]
+    shifts = [of.smallest_shift(SIGNIFICANCE / count) for name, of in tests.by_statistic.items() if name == worst]
     shift = next(iter(shifts), None)
     details = f"{test.tokens} tokens, {len(varied)} tests; the worst: {worst}, z = {test.z:.1f}"
     if shift is not None:
         details += f"; smallest detectable shift: {shift:.2g} standard deviations"
     statistics = {statistic: {"z": other.z, "p": other.p} for statistic, other in varied.items()}
-    detectable = [asdict(each) for each in tests.departures.detectable(ALARM / count)]
+    detectable = [asdict(each) for each in tests.departures.detectable(SIGNIFICANCE / count)]
     numbers = {
         "p": p, "tokens": test.tokens, "worst": worst, "smallest_shift": shift, "statistics": statistics,
         "detectable": detectable,
     }  # fmt: skip
-    return CheckResult(CheckKind.tokens, name, details, f"p {p:.1g}", p >= ALARM, numbers)
+    return CheckResult(CheckKind.tokens, name, details, f"p {p:.1g}", p >= SIGNIFICANCE, numbers)

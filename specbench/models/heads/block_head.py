@@ -22,12 +22,11 @@ from transformers import PreTrainedConfig
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding
 
 from specbench.config.construct import Table
-from specbench.decoding.session import Taps
+from specbench.decoding.session import AuxLayers
 from specbench.errors import ConfigError, MissingAsset
 from specbench.files import write
-from specbench.models.feeder import Feed
 from specbench.models.heads.block_parts import BlockParts
-from specbench.models.heads.block_settings import OF_ZLAB, OUTPUTS, BlockSettings, default_taps, merged
+from specbench.models.heads.block_settings import OF_ZLAB, OUTPUTS, BlockSettings, default_aux_layers, merged
 from specbench.models.heads.draft_head import DraftHead, require_numbers
 from specbench.models.heads.draft_layers import (
     UNUSED,
@@ -35,8 +34,8 @@ from specbench.models.heads.draft_layers import (
     embedding_of,
     layer_like,
     over_all,
+    require_aux_layers,
     require_embedding,
-    require_taps,
 )
 from specbench.models.heads.head_config import BlockKeys
 from specbench.models.heads.head_files import CONFIG, MARKOV, Drafter, HeadFiles
@@ -45,6 +44,7 @@ from specbench.models.heads.markov import MarkovHead
 from specbench.models.heads.token_table import OF_TARGET, TO_TARGET, drafted_tokens, require_tokens
 from specbench.models.lean.cache import Bias, Cache
 from specbench.models.lean.layers import PLAIN_ELEMENTWISE
+from specbench.models.model_runner import Feed
 
 CONFIDENCE = "confidence_head.proj."  # the beginning of names of weights
 
@@ -77,16 +77,17 @@ class BlockHead(DraftHead):
         self.rows = rows  # of the base's LM head, once it goes with one
 
     @classmethod
-    def of(cls, config: PreTrainedConfig, layers: int = 5, length: int = 7, taps: Taps = ()) -> Self:
+    def of(cls, config: PreTrainedConfig, layers: int = 5, length: int = 7, aux_layers: AuxLayers = ()) -> Self:
         """Return a new head for a base, which drafts `length` tokens.
 
-        Its layers have the base's shape if that is of Llama's form. It reads the inputs of the layers `taps`, by default one
+        Its layers have the base's shape if that is of Llama's form. It reads the inputs of `aux_layers`, by default one
         for each of its own layers. Its mask token is the last one of the base's embedding.
         """
         config = config.get_text_config(decoder=True)
-        taps = taps or default_taps(config.num_hidden_layers, layers)
+        aux_layers = aux_layers or default_aux_layers(config.num_hidden_layers, layers)
         settings = BlockSettings(
-            layer=layer_like(config), layers=layers, states=len(taps), state_width=config.hidden_size, taps=taps,
+            layer=layer_like(config), layers=layers, states=len(aux_layers), state_width=config.hidden_size,
+            aux_layers=aux_layers,
             key=OUTPUTS, mask=config.vocab_size - 1, length=length, from_anchor=True,
         )  # fmt: skip
         return cls(settings)
@@ -143,7 +144,7 @@ class BlockHead(DraftHead):
         settings, markov = self.block, self.markov
         table: Table = settings.layer.to_diff_dict() | {
             "architectures": ["Qwen3DSparkModel"], "model_type": "qwen3", "block_size": settings.length,
-            "mask_token_id": settings.mask, OUTPUTS.name: [layer - 1 for layer in settings.taps],
+            "mask_token_id": settings.mask, OUTPUTS.name: [layer - 1 for layer in settings.aux_layers],
             "target_hidden_size": settings.state_width, "num_hidden_layers": settings.layers,
             "markov_rank": 0 if markov is None else markov.rank, "enable_confidence_head": self.confidence is not None,
         }  # fmt: skip
@@ -163,8 +164,8 @@ class BlockHead(DraftHead):
 
     def goes_with(self, embedding: Tensor, config: PreTrainedConfig) -> Self:
         settings, rows, text = self.block, len(embedding), config.get_text_config(decoder=True)
-        self.taps = settings.taps
-        require_taps(self.taps, settings.key, settings.states, text.num_hidden_layers)
+        self.aux_layers = settings.aux_layers
+        require_aux_layers(self.aux_layers, settings.key, settings.states, text.num_hidden_layers)
         require_embedding(self.embed_tokens, settings.layer.hidden_size, embedding)
         if self.lm_head is None and embedding.shape[1] != settings.layer.hidden_size:
             width = settings.layer.hidden_size
@@ -273,9 +274,11 @@ class DSparkHead(BlockHead):
     drafter: ClassVar[Drafter] = Drafter.dspark
 
     @classmethod
-    def of(cls, config: PreTrainedConfig, layers: int = 5, length: int = 7, taps: Taps = (), rank: int = 256) -> Self:
+    def of(
+        cls, config: PreTrainedConfig, layers: int = 5, length: int = 7, aux_layers: AuxLayers = (), rank: int = 256
+    ) -> Self:
         """Return a new head as `BlockHead.of` does, with a Markov head of a rank, and a confidence head that reads it."""
-        head = super().of(config, layers, length, taps)
+        head = super().of(config, layers, length, aux_layers)
         rows = config.get_text_config(decoder=True).vocab_size
         head.markov = MarkovHead.vanilla(rows, rank)
         head.confidence = nn.Linear(head.block.layer.hidden_size + rank, 1)

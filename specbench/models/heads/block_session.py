@@ -10,8 +10,8 @@ from torch import Tensor
 from specbench.decoding.drafting import common_prefix
 from specbench.decoding.sampling import Draft, Sampler, read_tokens, to_device
 from specbench.decoding.session import Session, Usage
-from specbench.models.feeder import Feed, Feeder, Output, TimedFeeder
 from specbench.models.heads.block_head import BlockHead
+from specbench.models.model_runner import Feed, ModelRunner, Output, TimedModelRunner
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class ConfidenceCut:
 WHOLE = ConfidenceCut()
 
 
-class BlockFeeder(Feeder):
+class BlockModelRunner(ModelRunner):
     """A head's forwards: a block of rows, after new entries of the context. States are what the LM head reads (rows, H).
 
     A forward from position 0 on stores the entries of a prompt, and has no block.
@@ -94,9 +94,9 @@ class BlockSession:
     """
 
     def __init__(self, head: BlockHead, base: Session, vocabulary: int | None = None) -> None:
-        base.keep_states(head.taps)
-        self.head, self.feeder = head, BlockFeeder(head, base, vocabulary)
-        self.timed, self._base = TimedFeeder(self.feeder), base
+        base.keep_states(head.aux_layers)
+        self.head, self.model_runner = head, BlockModelRunner(head, base, vocabulary)
+        self.timed, self._base = TimedModelRunner(self.model_runner), base
         self._ids: list[int] = []  # the tokens that have context entries
 
     @property
@@ -128,15 +128,15 @@ class BlockSession:
         context = len(ids) - 1
         entries = min(common_prefix(ids, self._ids), context)
         if not entries:
-            states = self._base.hidden(ids[:context], 0, self.head.taps).to(self.head.parameter.dtype)
+            states = self._base.hidden(ids[:context], 0, self.head.aux_layers).to(self.head.parameter.dtype)
             self.timed.feed(Feed(states.new_zeros(context, dtype=torch.long), 0, states=states), 1)
             entries = context
         if entries < context:
-            states = self._base.hidden(ids[:context], entries, self.head.taps).to(self.head.parameter.dtype)
+            states = self._base.hidden(ids[:context], entries, self.head.aux_layers).to(self.head.parameter.dtype)
         else:
             states = self.head.parameter.new_empty(0, self.head.block.states * self.head.state_width)
         size = k if self.head.block.from_anchor else k + 1
-        block = to_device([ids[-1]] + [self.head.block.mask] * (size - 1), self.feeder.device)
+        block = to_device([ids[-1]] + [self.head.block.mask] * (size - 1), self.model_runner.device)
         out = self.timed.feed(Feed(block, context, states=states), k)
         self._ids = ids[:context]
         return out
@@ -146,7 +146,7 @@ class BlockSession:
         markov, state, states = self.head.markov, None, block.states
         assert states is not None
         drawn, probs, confidences, changed = list[Tensor](), list[Tensor](), list[float](), list[Tensor]()
-        token = to_device([anchor], self.feeder.device)
+        token = to_device([anchor], self.model_runner.device)
         for logits, row in zip(block.logits.chunk(len(states)), states.chunk(len(states)), strict=True):
             # INVALID, for which `read_tokens` raises, has no row
             w1 = None if markov is None else markov.looked_up(token.clamp_min(0))
@@ -164,7 +164,7 @@ class BlockSession:
         if changed and not sampler.temperature:  # the arg max of NaN is some token; a draw from it raises
             self.timed.require_finite(torch.cat(changed))
         if not all(math.isfinite(each) for each in confidences):
-            raise FloatingPointError(f"{self.feeder.name}: a confidence is not a number")
+            raise FloatingPointError(f"{self.model_runner.name}: a confidence is not a number")
         length = cut.length(confidences) if cut.is_set else len(drawn)
         return torch.cat([block.logits.new_empty(0, dtype=torch.long), *drawn[:length]]), torch.cat(
             [block.logits[:0], *probs[:length]]

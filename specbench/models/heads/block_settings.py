@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from transformers import LlamaConfig
 
-from specbench.decoding.session import Taps
+from specbench.decoding.session import AuxLayers
 from specbench.errors import MissingAsset, short_repr
 from specbench.models.heads.draft_layers import TapKey, require_width
 from specbench.models.heads.head_config import BlockKeys, Config, VocabularyKeys, layer_config, window_of
@@ -17,7 +17,7 @@ OF_ZLAB = "dflash_config"  # a table that may hold the keys
 BLOCK_OF_SPECULATORS = 8  # its default of block_size
 
 
-def default_taps(layers: int, count: int) -> Taps:
+def default_aux_layers(layers: int, count: int) -> AuxLayers:
     """Return the layers whose inputs a head of `count` states reads by default, of a base of this many layers."""
     if count == 1:
         return (layers // 2 + 1,)
@@ -33,7 +33,7 @@ class BlockSettings:
         layers: The number of decoder layers.
         states: The number m of layers of the base whose inputs it reads.
         state_width: The width of these inputs, the base's.
-        taps: The layers whose inputs it reads.
+        aux_layers: The layers whose inputs it reads.
         key: The key of the config that names them.
         mask: The token of the rows to predict, by its row in the base's embedding.
         length: The number of tokens that it drafts.
@@ -48,7 +48,7 @@ class BlockSettings:
     layers: int
     states: int
     state_width: int
-    taps: Taps
+    aux_layers: AuxLayers
     key: TapKey
     mask: int
     length: int
@@ -96,7 +96,8 @@ class BlockSettings:
         stated = config.read(VocabularyKeys)
         rows = drafted_rows(config, head, stated)
         return cls(
-            layer=layer, layers=len(names), states=fc.shape[1] // width, state_width=width, taps=key.taps(layers), key=key,
+            layer=layer, layers=len(names), states=fc.shape[1] // width, state_width=width, aux_layers=key.aux_layers(layers),
+            key=key,
             mask=keys.mask_token_id, length=block - (not from_anchor), from_anchor=from_anchor, vocabulary=rows,
             norms_heads="layers.0.self_attn.q_norm.weight" in weights, stated=stated,
         )  # fmt: skip

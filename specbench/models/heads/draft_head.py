@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig
 
 from specbench.config.construct import Table
-from specbench.decoding.session import Taps
+from specbench.decoding.session import AuxLayers
 from specbench.errors import MissingAsset
 from specbench.files import read_json
 from specbench.models.heads.head import UNREADABLE, Head, in_one_line
@@ -23,7 +23,7 @@ class DraftHead(Head, ABC):
     drafter: ClassVar[Drafter]
     versions: ClassVar[dict[Drafter, type["DraftHead"]]] = {}
 
-    taps: Taps = ()  # the states of the base that it reads
+    aux_layers: AuxLayers = ()  # the states of the base that it reads
     states: int = 1  # their number
     state_width: int  # the width H of the base's states
     rows: int = 0  # tokens of its base's embedding, once it goes with a base

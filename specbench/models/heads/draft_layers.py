@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, PreTrainedConfig
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from specbench.decoding.session import Taps
+from specbench.decoding.session import AuxLayers
 from specbench.errors import ConfigError, MissingAsset
 from specbench.models.heads.head_files import HeadFiles
 
@@ -125,21 +125,21 @@ class TapKey:
     name: str
     of_outputs: bool = False
 
-    def taps(self, layers: Sequence[int]) -> Taps:
+    def aux_layers(self, layers: Sequence[int]) -> AuxLayers:
         """Return the layers whose inputs are read: the output of layer j is the input of layer j + 1."""
         return tuple(layer + self.of_outputs for layer in layers)
 
 
-def require_taps(taps: Taps, key: TapKey | None, states: int, layers: int) -> None:
+def require_aux_layers(aux_layers: AuxLayers, key: TapKey | None, states: int, layers: int) -> None:
     """Raise ConfigError, naming the key, if a head of `states` states cannot read these of a base's `layers` layers.
 
     `key` is None for the default.
     """
-    if len(taps) != states:
+    if len(aux_layers) != states:
         raise ConfigError(
-            f"fc.weight reads {states} layers, and {f'{key.name} names' if key else 'the default is'} {len(taps)}"
+            f"fc.weight reads {states} layers, and {f'{key.name} names' if key else 'the default is'} {len(aux_layers)}"
         )
-    if beyond := [layer for layer in taps if layer not in range(1, layers)]:
+    if beyond := [layer for layer in aux_layers if layer not in range(1, layers)]:
         named = key.name if key else f"the default for {layers} layers"
         if key and key.of_outputs:  # as the file numbers them
             raise ConfigError(

@@ -18,11 +18,19 @@ from specbench.decoding.drafting import common_prefix
 from specbench.decoding.sampling import Draft, Sampler, read_tokens, to_device
 from specbench.decoding.session import Session, Usage
 from specbench.decoding.trees import Growth
-from specbench.models.feeder import DraftGraph, DraftInputs, DraftSettings, Feed, Feeder, Output, TimedFeeder
 from specbench.models.heads.draft_head import DraftHead, require_numbers
 from specbench.models.lean.cache import Cache
 from specbench.models.lean.graphs import Graphs
 from specbench.models.lean.network import Network
+from specbench.models.model_runner import (
+    DraftGraph,
+    DraftInputs,
+    DraftSettings,
+    Feed,
+    ModelRunner,
+    Output,
+    TimedModelRunner,
+)
 
 
 class EagleHead(DraftHead):
@@ -43,7 +51,7 @@ class EagleHead(DraftHead):
 
     @abstractmethod
     def fuse(self, states: Tensor) -> Tensor:
-        """Return the features (n, H) of tokens whose base has these states, (n, m H) of m taps, (n, H) without taps."""
+        """Return the features (n, H) of tokens whose base has these states, (n, m H) of m layers, (n, H) without them."""
 
     @abstractmethod
     def advance(self, tokens: Tensor, features: Tensor, cache: Cache) -> tuple[Tensor, Tensor]:
@@ -96,7 +104,7 @@ class EagleNetwork:
         return self._head.tables()
 
 
-class EagleFeeder(Feeder):
+class EagleModelRunner(ModelRunner):
     """A head's forwards: each token is read with the feature of the position before it. States are its features (rows, H).
 
     `vocabulary` is the largest number of tokens of its logits.
@@ -143,10 +151,10 @@ class EagleSession:
     """
 
     def __init__(self, head: EagleHead, base: Session, catch_up: bool = True, vocabulary: int | None = None) -> None:
-        base.keep_states(head.taps)
-        self.feeder = EagleFeeder(head, base, vocabulary)
-        self.timed, self._base, self._catch_up = TimedFeeder(self.feeder), base, catch_up
-        self._dtype, self._taps = head.parameter.dtype, head.taps
+        base.keep_states(head.aux_layers)
+        self.model_runner = EagleModelRunner(head, base, vocabulary)
+        self.timed, self._base, self._catch_up = TimedModelRunner(self.model_runner), base, catch_up
+        self._dtype, self._aux_layers = head.parameter.dtype, head.aux_layers
         self._ids: list[int] = []  # the tokens whose entries hold features of the base
 
     @property
@@ -162,7 +170,7 @@ class EagleSession:
         if n < 2 or not k:
             return Draft([], torch.empty(0, 0))
         out = self._read(ids)
-        if self.feeder.device.type == "cpu":
+        if self.model_runner.device.type == "cpu":
             drawn, probs = self._drawn_in_turn(out, n - 1, k, sampler, eos)
         else:
             drawn, probs, *_ = self.timed.draft(DraftInputs(out.logits, out.states), k, sampler, n - 1)
@@ -206,8 +214,8 @@ class EagleSession:
             return
         root = self._read(ids)
         assert root.states is not None
-        real = self._base.hidden(ids + tokens[:-1], n - 1, self._taps).to(self._dtype)  # (m, states)
-        fed, parents = to_device(tokens, self.feeder.device), tuple(range(-1, m - 2))  # (m,), of the trunk
+        real = self._base.hidden(ids + tokens[:-1], n - 1, self._aux_layers).to(self._dtype)  # (m, states)
+        fed, parents = to_device(tokens, self.model_runner.device), tuple(range(-1, m - 2))  # (m,), of the trunk
         first, above = root.logits, root.states  # (1, V), (1, H)
         if m > 1:
             trunk = self.timed.feed(Feed(fed[:-1], n - 1, parents, states=real[:-1]), m - 1)  # (m - 1, V), (m - 1, H)
@@ -239,12 +247,12 @@ class EagleSession:
             features = min(self._base.cached_length(ids), n - 1) or n - 1
         # Entries that stay valid; the last one is recomputed
         entries = min(max(common_prefix(ids, self._ids) - 1, 0), features - 1)
-        states = self._base.hidden(ids[:features], entries, self._taps).to(self._dtype)
-        read = to_device(ids[entries + 1 : features + 1], self.feeder.device)
+        states = self._base.hidden(ids[:features], entries, self._aux_layers).to(self._dtype)
+        read = to_device(ids[entries + 1 : features + 1], self.model_runner.device)
         out = self.timed.feed(Feed(read, entries, states=states), 1)
         self._ids = ids[: features + 1]
         for at in range(features, n - 1):
-            out = self._feed(to_device(ids[at + 1 : at + 2], self.feeder.device), at, out.states)
+            out = self._feed(to_device(ids[at + 1 : at + 2], self.model_runner.device), at, out.states)
         return out
 
     def _drawn_in_turn(

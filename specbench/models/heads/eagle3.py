@@ -19,7 +19,7 @@ from transformers import LlamaConfig, PreTrainedConfig
 from transformers.models.llama.modeling_llama import LlamaRMSNorm, LlamaRotaryEmbedding
 
 from specbench.config.construct import Table
-from specbench.decoding.session import Taps
+from specbench.decoding.session import AuxLayers
 from specbench.errors import ConfigError
 from specbench.models.heads.draft_layers import (
     UNUSED,
@@ -32,7 +32,7 @@ from specbench.models.heads.draft_layers import (
     split_heads,
 )
 from specbench.models.heads.eagle import EagleHead
-from specbench.models.heads.eagle3_settings import ARCHITECTURES, TAPS, Eagle3Settings, default_taps
+from specbench.models.heads.eagle3_settings import ARCHITECTURES, AUX_LAYERS, Eagle3Settings, default_aux_layers
 from specbench.models.heads.head_files import CONFIG, Drafter, HeadFiles
 from specbench.models.heads.head_weights import WEIGHTS, require_fit
 from specbench.models.heads.token_table import OF_TARGET, TO_TARGET, drafted_tokens, require_tokens
@@ -63,8 +63,8 @@ class Eagle3Head(EagleHead):
         h = h + mlp(norm(h))                          the next feature
         logits = lm_head(norm(h))                     of token i + 2, over V' tokens
 
-    In EAGLE-3.1 (`norm_output`), the next feature is norm(h). Without taps there is no fc, and g is what the base's LM head
-    reads. A token that is not among the V' has probability 0, and is never drafted.
+    In EAGLE-3.1 (`norm_output`), the next feature is norm(h). Without other layers there is no fc, and g is what the base's
+    LM head reads. A token that is not among the V' has probability 0, and is never drafted.
     """
 
     kind: ClassVar[str] = "eagle3"
@@ -76,7 +76,7 @@ class Eagle3Head(EagleHead):
         config, width = settings.layer, settings.layer.hidden_size
         self.eagle3, self.states, self.state_width = settings, settings.states, settings.state_width
         states = settings.states * settings.state_width
-        self.fc = nn.Linear(states, width, bias=False) if settings.reads_taps else None
+        self.fc = nn.Linear(states, width, bias=False) if settings.reads_aux_layers else None
         self.input_norm = LlamaRMSNorm(states, config.rms_norm_eps) if settings.norms_states else None
         each = range(settings.states if settings.norms_each_state else 0)
         self.fc_norm = nn.ModuleList(LlamaRMSNorm(settings.state_width, config.rms_norm_eps) for _ in each)
@@ -90,16 +90,17 @@ class Eagle3Head(EagleHead):
         self.rows = rows  # of the base's LM head, once it goes with one
 
     @classmethod
-    def of(cls, config: PreTrainedConfig, taps: Taps = (), vocabulary: int = 0) -> Self:
-        """Return a new head for a base, that reads the inputs of the layers `taps`, by default those of `default_taps`.
+    def of(cls, config: PreTrainedConfig, aux_layers: AuxLayers = (), vocabulary: int = 0) -> Self:
+        """Return a new head for a base, that reads the inputs of `aux_layers`, by default those of `default_aux_layers`.
 
         It has an LM head of `vocabulary` tokens, or uses the base's. Its layer has the base's shape if that is of Llama's
         form, else four times as wide an MLP.
         """
         config = config.get_text_config(decoder=True)
-        taps = taps or default_taps(config.num_hidden_layers)
+        aux_layers = aux_layers or default_aux_layers(config.num_hidden_layers)
         settings = Eagle3Settings(
-            layer=layer_like(config), states=len(taps), state_width=config.hidden_size, layers=taps, key=TAPS,
+            layer=layer_like(config), states=len(aux_layers), state_width=config.hidden_size, layers=aux_layers,
+            key=AUX_LAYERS,
             vocabulary=vocabulary,
         )  # fmt: skip
         return cls(settings)
@@ -115,7 +116,7 @@ class Eagle3Head(EagleHead):
         if expected and given and not {*expected} & {*given}:
             raise ConfigError(f"{ARCHITECTURES} names {', '.join(expected)}, and the base is a {', '.join(given)}")
         text = config.get_text_config(decoder=True)
-        self.taps = settings.taps_of(text.model_type, text.num_hidden_layers)
+        self.aux_layers = settings.aux_layers_of(text.model_type, text.num_hidden_layers)
         width = settings.layer.hidden_size
         require_embedding(self.embed_tokens, width, embedding)
         if self.lm_head is None and embedding.shape[1] != width:
@@ -223,12 +224,12 @@ class Eagle3Head(EagleHead):
         return self.packed.rope.until(0)
 
     def save(self, folder: Path) -> None:
-        """Write the head in the published layout, without the base's embedding, and with its taps in the config."""
+        """Write the head in the published layout, without the base's embedding, and with its aux_layers in the config."""
         folder.mkdir(parents=True, exist_ok=True)
         settings = self.eagle3
         table: Table = settings.layer.to_diff_dict() | {
             "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "draft_vocab_size": settings.vocabulary,
-            "target_hidden_size": settings.state_width, TAPS.name: list(self.taps),
+            "target_hidden_size": settings.state_width, AUX_LAYERS.name: list(self.aux_layers),
         }  # fmt: skip
         (folder / CONFIG).write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
         weights = {
@@ -248,7 +249,7 @@ class Eagle3Head(EagleHead):
         offsets, flags = (weights.pop(name, None) for name in (TO_TARGET, OF_TARGET))
         tokens = drafted_tokens(files.folder, offsets, flags, settings.vocabulary)
         weights = {name: weight for name, weight in weights.items() if name not in UNUSED}
-        if not settings.reads_taps:  # vLLM and SGLang ignore it too
+        if not settings.reads_aux_layers:  # vLLM and SGLang ignore it too
             weights.pop("fc.weight", None)
         embedding = weights.get("embed_tokens.weight")
         rows = len(embedding) if embedding is not None and embedding.ndim else 0
@@ -329,7 +330,7 @@ class Parts:
         )  # fmt: skip
 
     def fuse(self, states: Tensor) -> Tensor:
-        """Return the features (..., H) of states (..., m H); without taps, the states (..., H) themselves."""
+        """Return the features (..., H) of states (..., m H); without aux_layers, the states (..., H) themselves."""
         if self.states_norm is not None:
             states = self.states_norm(states)
         if self.state_norms:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from torch import Tensor
 from transformers import LlamaConfig
 
-from specbench.decoding.session import Taps
+from specbench.decoding.session import AuxLayers
 from specbench.errors import ConfigError, MissingAsset
-from specbench.models.heads.draft_layers import TapKey, require_taps, require_width
+from specbench.models.heads.draft_layers import TapKey, require_aux_layers, require_width
 from specbench.models.heads.head_config import (
     Config,
     Eagle3Keys,
@@ -20,7 +20,7 @@ from specbench.models.heads.head_config import (
 from specbench.models.heads.head_files import SPECULATORS, HeadFiles
 from specbench.models.heads.token_table import drafted_rows
 
-TAPS = TapKey("eagle_aux_hidden_state_layer_ids")
+AUX_LAYERS = TapKey("eagle_aux_hidden_state_layer_ids")
 OF_EAGLE = TapKey("eagle_config.eagle_aux_hidden_state_layer_ids", of_outputs=True)  # of SpecForge and NVIDIA
 OF_BOUNDARIES = TapKey(OF_EAGLE.name)  # the same key, for bases whose heads number inputs in it
 OUTPUTS = TapKey("target_layer_ids", of_outputs=True)  # of DeepSpec
@@ -36,7 +36,8 @@ class Eagle3Settings:
         layer: The config of its decoder layer.
         states: The number m of inputs that it reads.
         state_width: Their width, the base's.
-        reads_taps: Whether it reads inputs of layers and fuses them; otherwise the feature is what the base's LM head reads.
+        reads_aux_layers: Whether it reads inputs of layers and fuses them; otherwise the feature is what the base's LM head
+            reads.
         layers: The layers that it reads, as `key` numbers them; None for the second, the middle and the last but two of the
             base's layers.
         key: The key that says so.
@@ -54,8 +55,8 @@ class Eagle3Settings:
     layer: LlamaConfig
     states: int
     state_width: int
-    reads_taps: bool = True
-    layers: Taps | None = None
+    reads_aux_layers: bool = True
+    layers: AuxLayers | None = None
     key: TapKey | None = None
     window: int | None = None
     vocabulary: int
@@ -83,17 +84,17 @@ class Eagle3Settings:
         layer, fc, head = layer_config(of_layer), weights.get("fc.weight"), weights.get("lm_head.weight")
         stated = config.read(VocabularyKeys)
         vocabulary = drafted_rows(config, head, stated)
-        reads_taps, states, width = table.use_aux_hidden_state is not False, 1, layer.hidden_size
-        if not reads_taps and keys.target_hidden_size not in (None, width):
+        reads_aux_layers, states, width = table.use_aux_hidden_state is not False, 1, layer.hidden_size
+        if not reads_aux_layers and keys.target_hidden_size not in (None, width):
             raise config.error(
-                "target_hidden_size", f"is {keys.target_hidden_size}, and without taps it is hidden_size"
+                "target_hidden_size", f"is {keys.target_hidden_size}, and without aux_layers it is hidden_size"
             )
-        if reads_taps:
+        if reads_aux_layers:
             if fc is None:
                 raise MissingAsset(f"{files.folder} is not an EAGLE-3 head: it has no fc.weight")
             width = require_width(files, layer.hidden_size, keys.target_hidden_size, fc)
             states = fc.shape[1] // width
-        key, layers = _taps(keys, table)
+        key, layers = _aux_layers(keys, table)
         for name, weight in (("norm_before_fc", "input_norm.weight"), ("fc_norm", "fc_norm.0.weight")):
             value = _outer_or_nested(config, name, getattr(keys, name), getattr(table, name))
             if value is not None and value != (weight in weights):
@@ -103,7 +104,7 @@ class Eagle3Settings:
         normed = _outer_or_nested(config, "norm_before_residual", keys.norm_before_residual, table.norm_before_residual)
         verifier = keys.speculators_config.verifier if keys.speculators_config else None
         return cls(
-            layer=layer, states=states, state_width=width, reads_taps=reads_taps, layers=layers, key=key,
+            layer=layer, states=states, state_width=width, reads_aux_layers=reads_aux_layers, layers=layers, key=key,
             window=window_of(of_layer, 1), vocabulary=vocabulary,
             adds_normed=is_speculators if normed is None else normed,
             returns_normed=bool(_outer_or_nested(config, "norm_output", keys.norm_output, table.norm_output)),
@@ -112,27 +113,27 @@ class Eagle3Settings:
             base_architectures=tuple((verifier.architectures if verifier else None) or ()),
         )  # fmt: skip
 
-    def taps_of(self, model_type: str, layers: int) -> Taps:
-        """Return the layers whose inputs a head reads, of a base of this type with this many layers; empty without taps.
+    def aux_layers_of(self, model_type: str, layers: int) -> AuxLayers:
+        """Return the layers whose inputs a head reads, of a base of this type with this many layers; empty without any.
 
         Raises ConfigError, naming the key, if the base lacks one of them.
         """
-        if not self.reads_taps:
+        if not self.reads_aux_layers:
             return ()
         key = OF_BOUNDARIES if self.key == OF_EAGLE and model_type in BOUNDARIES else self.key
         if key is OF_BOUNDARIES and self.layers and layers in self.layers:
             raise ConfigError(
                 f"{key.name} names boundary {layers}, the output of the last layer before the final norm, which is not read"
             )
-        taps = default_taps(layers) if self.layers is None or key is None else key.taps(self.layers)
-        require_taps(taps, key, self.states, layers)
-        return taps
+        aux_layers = default_aux_layers(layers) if self.layers is None or key is None else key.aux_layers(self.layers)
+        require_aux_layers(aux_layers, key, self.states, layers)
+        return aux_layers
 
 
-def _taps(keys: Eagle3Keys, table: Eagle3Table) -> tuple[TapKey | None, Taps | None]:
+def _aux_layers(keys: Eagle3Keys, table: Eagle3Table) -> tuple[TapKey | None, AuxLayers | None]:
     """Return the key that names layers, and these as it numbers them; None if no key does."""
     for key, layers in (
-        (TAPS, keys.eagle_aux_hidden_state_layer_ids), (OF_EAGLE, table.eagle_aux_hidden_state_layer_ids),
+        (AUX_LAYERS, keys.eagle_aux_hidden_state_layer_ids), (OF_EAGLE, table.eagle_aux_hidden_state_layer_ids),
         (OUTPUTS, keys.target_layer_ids),
     ):  # fmt: skip
         if layers:
@@ -147,6 +148,6 @@ def _outer_or_nested(config: Config, key: str, outer: bool | None, nested: bool 
     return nested if outer is None else outer
 
 
-def default_taps(layers: int) -> Taps:
+def default_aux_layers(layers: int) -> AuxLayers:
     """Return the layers whose inputs a head reads by default, of a base of this many layers; fewer for less than 7 layers."""
     return tuple(sorted({min(max(layer, 1), layers - 1) for layer in (2, layers // 2, layers - 3)}))

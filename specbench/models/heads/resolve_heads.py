@@ -130,7 +130,7 @@ def load_head(
             _ = loaded.packed  # before decoding, which is in inference mode
         _require_output(name, head, loaded)
         if isinstance(model, GraphModel):
-            model.graphs.require_taps(loaded.taps)
+            model.graphs.require_aux_layers(loaded.aux_layers)
         if isinstance(model, GraphModel) and isinstance(loaded, EagleHead) and loaded.captures:
             loaded.graphs = Graphs(EagleNetwork(loaded, model.network), model.device)
         return loaded

@@ -2,13 +2,13 @@
 
 from specbench.config.construct import import_modules
 from specbench.models.lean.graphs import Graphs
-from specbench.models.lean.lean_feeder import GraphFeeder, LeanFeeder
+from specbench.models.lean.lean_model_runner import GraphModelRunner, LeanModelRunner
 from specbench.models.lean.network import Network, can_fuse, network_of, small_config, unsupported
 
 __all__ = [
-    "GraphFeeder",
+    "GraphModelRunner",
     "Graphs",
-    "LeanFeeder",
+    "LeanModelRunner",
     "Network",
     "can_fuse",
     "network_of",

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
 from specbench.decoding.sampling import to_device
-from specbench.decoding.session import Taps
-from specbench.models.feeder import Feed
+from specbench.decoding.session import AuxLayers
+from specbench.models.model_runner import Feed
 
 STEP = 256  # positions; capacities are this times a power of two
 BLOCK = 128  # positions that FlexAttention reads or skips as a unit
@@ -36,12 +36,12 @@ class Bias(NamedTuple):
 class Cache:
     """Keys and values of every layer, (layers, heads of keys then of values, capacity, head dim).
 
-    It also records the inputs of the layers in `taps`. A forward is `begin`, then one `attend` per layer. The positions
+    It also records the inputs of the layers in `aux_layers`. A forward is `begin`, then one `attend` per layer. The positions
     before a feed's start are valid; later ones are left over from earlier forwards and never read. The cache grows by copying
     and never moves otherwise.
     """
 
-    taps: Taps = ()
+    aux_layers: AuxLayers = ()
 
     def __init__(self, layers: int, heads: int, dim: int, dtype: torch.dtype, device: torch.device) -> None:
         self.capacity = self._start = self._total = 0
@@ -100,15 +100,15 @@ class Cache:
         return self._storage
 
     def tap(self, layer: int, x: Tensor) -> None:
-        """Record a copy of the input x (n, hidden) of a layer if it is in `taps`. The layer may overwrite x."""
-        if layer in self.taps:
+        """Record a copy of the input x (n, hidden) of a layer if it is in `aux_layers`. The layer may overwrite x."""
+        if layer in self.aux_layers:
             self._tapped.append(x.clone())
 
     def tapped(self) -> Tensor | None:
-        """Return the recorded inputs of the last forward, in ascending order of layers (n, m hidden); None without taps."""
-        if not self.taps:
+        """Return the recorded inputs of the last forward, in ascending order of layers (n, m hidden); None without any."""
+        if not self.aux_layers:
             return None
-        assert len(self._tapped) == len(self.taps), "a tap that is no layer"
+        assert len(self._tapped) == len(self.aux_layers), "a tap that is no layer"
         return torch.cat(self._tapped, -1)
 
     def keep(self, start: int, path: Sequence[int]) -> None:

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from specbench.decoding.sampling import Sampler, to_device
-from specbench.decoding.session import Taps
-from specbench.models.feeder import DraftInputs, DraftOutputs, DraftSettings, Feed
+from specbench.decoding.session import AuxLayers
 from specbench.models.lean.cache import STEP, Cache, FlexGraphCache, GraphCache, TreeGraphCache
 from specbench.models.lean.network import Network
+from specbench.models.model_runner import DraftInputs, DraftOutputs, DraftSettings, Feed
 
 WARM_UPS = 2  # runs before a capture, which CUDA requires
 Out = TypeVar("Out")
@@ -169,7 +169,7 @@ class Graphs:
     def __init__(self, network: Stepping, device: torch.device, fused: bool = False) -> None:
         self.network, self.device, self._is_fused = network, device, fused
         self.cache: Cache = network.new_cache(None)
-        self.taps: Taps = ()  # layers whose inputs the graphs of forwards return
+        self.aux_layers: AuxLayers = ()  # layers whose inputs the graphs of forwards return
         self._capture = Capture(device, network.fused if fused else nullcontext)
         self._owner: Callable[[], object] = lambda: None
         self._is_clean = True
@@ -180,16 +180,16 @@ class Graphs:
         self._drafts: dict[tuple[DraftSettings, int], CapturedDraft] = {}
         self._requested: dict[DraftSettings, DraftInputs] = {}  # requested drafts, with inputs of their shapes
 
-    def open(self, feeder: object) -> None:
-        """Give the cache to a feeder. Clears it if the previous feeder never finished."""
+    def open(self, model_runner: object) -> None:
+        """Give the cache to a model_runner. Clears it if the previous model_runner never finished."""
         if not self._is_clean:
             with torch.inference_mode():
                 self.cache.storage.zero_()
-        self._owner, self._is_clean = weakref.ref(feeder), False
+        self._owner, self._is_clean = weakref.ref(model_runner), False
 
-    def is_open_for(self, feeder: object) -> bool:
-        """Return whether the feeder owns the cache."""
-        return self._owner() is feeder
+    def is_open_for(self, model_runner: object) -> bool:
+        """Return whether the model runner owns the cache."""
+        return self._owner() is model_runner
 
     def mark_finite(self) -> None:
         """Mark the cache as finite."""
@@ -219,7 +219,7 @@ class Graphs:
                     if (n, span, is_tree) not in self._graphs:
                         assert isinstance(self.network, Network)
                         view = TreeGraphCache(self.cache.storage, n, span) if is_tree else self._view(n, span)
-                        view.taps = self.taps
+                        view.aux_layers = self.aux_layers
                         self._graphs[n, span, is_tree] = CapturedForward(self.network, view, self._capture)
                 for drafting, like in self._requested.items():
                     if (drafting, span) not in self._drafts and drafting.k <= span:
@@ -231,10 +231,10 @@ class Graphs:
                 self._owner, self._is_clean = lambda: None, True
         return captured
 
-    def require_taps(self, taps: Taps) -> None:
+    def require_aux_layers(self, aux_layers: AuxLayers) -> None:
         """Make the graphs return the inputs of these layers. Drops those that do not; `prepare` captures them again."""
-        if not {*taps} <= {*self.taps}:
-            self.taps, self._graphs = tuple(sorted({*self.taps, *taps})), {}
+        if not {*aux_layers} <= {*self.aux_layers}:
+            self.aux_layers, self._graphs = tuple(sorted({*self.aux_layers, *aux_layers})), {}
 
     def forget_drafts(self) -> None:
         """Drop the draft graphs, which belong to one setting of the sampler."""

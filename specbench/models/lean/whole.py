@@ -48,8 +48,8 @@ class WholeLayers:
         cos, sin = (cache.rows(table).float().contiguous() for table in angles)  # (n, rotary)
         given, x = x.dtype, x.float().contiguous()
         out = torch.empty_like(x)
-        kept = {layer: torch.empty_like(x) for layer in range(self._forward.count) if layer in cache.taps}
-        assert len(kept) == len(cache.taps), "a tap that no layer writes"
+        kept = {layer: torch.empty_like(x) for layer in range(self._forward.count) if layer in cache.aux_layers}
+        assert len(kept) == len(cache.aux_layers), "a tap that no layer writes"
         if cache.is_tree or len(x) <= ROWS:
             self._run(x, out, cache, (cos, sin), 0, kept)
         else:

@@ -19,7 +19,7 @@ from specbench.features.exactness.tolerance import Allowed
 from specbench.features.servers.exactness.allowed import allowed
 from specbench.features.servers.served import ServedSampling
 
-ALARM = 1e-4
+SIGNIFICANCE = 1e-4
 SIZE, TOKENS = 12, 600
 
 
@@ -76,17 +76,17 @@ def test_right_tokens_fail_as_rarely_as_p_says(deviation):
 @pytest.mark.parametrize("kind", list(DepartureKind))
 def test_a_departure_of_the_stated_size_is_found_in_most_cases(kind):
     pi, q = world(2, tokens=4000)
-    stated = {each.kind: each for each in drawn(pi, q, pi, 0).detectable(ALARM)}[kind]
+    stated = {each.kind: each for each in drawn(pi, q, pi, 0).detectable(SIGNIFICANCE)}[kind]
     assert stated.size is not None
     ratios = {(each.kind, each.size): ratio for each, ratio, _ in departures_of(pi, {"draft": q})}
-    assert sum(drawn(pi, q, pi * ratios[kind, stated.size], seed).p <= ALARM for seed in range(12)) >= 9
+    assert sum(drawn(pi, q, pi * ratios[kind, stated.size], seed).p <= SIGNIFICANCE for seed in range(12)) >= 9
 
 
 def test_the_departure_that_tokens_resemble_most_is_named():
     pi, q = world(3, tokens=4000)
     best = torch.zeros_like(pi).scatter_(-1, pi.argmax(-1, keepdim=True), 1.0)
     found = drawn(pi, q, 0.8 * pi + 0.2 * best, 0)
-    assert found.worst.kind is DepartureKind.most_likely and found.p < ALARM and found.z > 4.0
+    assert found.worst.kind is DepartureKind.most_likely and found.p < SIGNIFICANCE and found.z > 4.0
 
 
 def test_tokens_are_pooled_by_merging():
@@ -94,7 +94,7 @@ def test_tokens_are_pooled_by_merging():
     whole, part = drawn(pi, q, pi, 0), drawn(pi, q, pi, 1)
     part.merge(whole)
     assert part.tokens == 2 * whole.tokens
-    before, after = (test.times_needed(ALARM) for test in (whole, part))
+    before, after = (test.times_needed(SIGNIFICANCE) for test in (whole, part))
     assert after == pytest.approx(before / 2.0, rel=0.2)
 
 

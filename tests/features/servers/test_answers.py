@@ -7,8 +7,8 @@ import pytest
 
 from specbench.errors import ConfigError, MissingAsset
 from specbench.features.servers.answer_notes import counter_notes, fault_notes
-from specbench.features.servers.dialects.answers import MalformedAnswer
-from specbench.features.servers.dialects.dialect import metrics_of, speculation_of
+from specbench.features.servers.backends.answers import MalformedAnswer
+from specbench.features.servers.backends.backend import metrics_of, speculation_of
 from specbench.features.servers.endpoint import Endpoint, connected
 from specbench.features.servers.load.blocks import Block
 from specbench.features.servers.load.load_metrics import acceptance_of
@@ -109,7 +109,7 @@ def test_a_list_of_models_in_any_other_form_is_an_error(body):
 @pytest.mark.parametrize("body", [b"[]", b"null", b'"ok"', b'{"model": 5}', b'{"error": "no such page"}', b"<html>"])
 def test_other_answers_at_the_address_of_another_kind_of_server_do_not_matter(body):
     answers = answers_of("vllm") | {path: Answer(body) for path in ("/props", "/get_model_info", "/model_info")}
-    assert used(answers, lambda endpoint: asyncio.sleep(0, endpoint.description.dialect)) == "vllm"
+    assert used(answers, lambda endpoint: asyncio.sleep(0, endpoint.description.backend)) == "vllm"
 
 
 def test_null_where_a_server_has_nothing_to_say_is_no_error():
@@ -122,7 +122,7 @@ def test_null_where_a_server_has_nothing_to_say_is_no_error():
         found = used(
             {**answers, "/server_info": as_json(changes)}, lambda endpoint: asyncio.sleep(0, endpoint.description)
         )
-        assert found.dialect == "vllm" and not found.speculation.method
+        assert found.backend == "vllm" and not found.speculation.method
 
 
 @pytest.mark.parametrize("token", [-1, 1.5, "5", None, [1], [[1]], 2**31, 2**70, True, float("nan")])

@@ -133,15 +133,15 @@ def test_another_or_an_ambiguous_model_is_an_error(checkpoint):
             asyncio.run(connect(server.url, "x"))
 
 
-@pytest.mark.parametrize("dialect", ["vllm", "llama.cpp"])
-def test_the_dialect_is_found_by_probing(checkpoint, dialect):
+@pytest.mark.parametrize("backend", ["vllm", "llama.cpp"])
+def test_the_backend_is_found_by_probing(checkpoint, backend):
     async def found(url: str) -> tuple[str, bool | None]:
         async with connected(Server(url)) as endpoint:
-            return endpoint.description.dialect, endpoint.description.speculation.is_on
+            return endpoint.description.backend, endpoint.description.speculation.is_on
 
     for speculates in (True, False):
-        with model_server(checkpoint, dialect=dialect, speculates=speculates) as server:
-            assert asyncio.run(found(server.url)) == (dialect, speculates)
+        with model_server(checkpoint, backend=backend, speculates=speculates) as server:
+            assert asyncio.run(found(server.url)) == (backend, speculates)
 
 
 def test_a_large_answer_is_cut_off(checkpoint):

@@ -137,15 +137,15 @@ def test_acceptance_of_stream_answers_and_counters_has_one_definition():
 
 class _Endpoint(NamedTuple):
     client: SimpleNamespace
-    dialect = SimpleNamespace(streams_steps=True, drafts_chains=True)
+    backend = SimpleNamespace(streams_steps=True, drafts_chains=True)
     description: Description
 
 
 def notes_of(on: Block, off: Block, server: str = "http://localhost:1", off_model: str = "m") -> dict[str, str]:
     client = SimpleNamespace(server=Server(server))
     endpoints = {
-        "on": _Endpoint(client, Description(dialect="vllm", url=server, model="m")),
-        "off": _Endpoint(client, Description(dialect="vllm", url=server, model=off_model)),
+        "on": _Endpoint(client, Description(backend="vllm", url=server, model="m")),
+        "off": _Endpoint(client, Description(backend="vllm", url=server, model=off_model)),
     }
     load = Load(sampling=ServedSampling(), pace=Pace())
     found = load_notes(endpoints, {"on": [on], "off": [off]}, load)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specbench.features.exactness.departures import DepartureKind
-from specbench.features.exactness.martingales import ALARM, GROUPS
+from specbench.features.exactness.martingales import GROUPS, SIGNIFICANCE
 from specbench.features.exactness.token_statistics import looked_up_token
 from specbench.features.servers.exactness import served_checks
 from specbench.features.servers.exactness.allowed import allowed
@@ -38,7 +38,7 @@ def test_a_right_server_passes_and_the_control_is_rejected(sampling):
     check = check_of(sampling, sampling, 40)
     tests = check.number_of_tests()
     assert check.groups_that_differ(tests) == ()
-    assert check.control_p("later") * tests <= ALARM
+    assert check.control_p("later") * tests <= SIGNIFICANCE
 
 
 def test_a_right_server_fails_rarely_over_many_seeds():
@@ -70,7 +70,7 @@ def test_a_change_within_the_deviation_is_no_fault_and_beyond_it_is():
 
 def test_the_smallest_temperature_is_found_and_smaller_ones_are_not():
     check = check_of(PLAIN, PLAIN, 30)
-    found = {each.kind: each for each in check.detectable("later", ALARM / 10)}
+    found = {each.kind: each for each in check.detectable("later", SIGNIFICANCE / 10)}
     shown = found[DepartureKind.temperature].size
     assert "later" in check_of(PLAIN, ServedSampling(temperature=shown), 30).groups_that_differ(10)
     nearly = ServedSampling(temperature=1.0 + 0.2 * (shown - 1.0))

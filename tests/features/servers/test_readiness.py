@@ -25,11 +25,11 @@ class Statuses(Observer):
         yield
 
 
-def dialect_of(server: AnsweringServer, seconds: float = 20.0, observer: Observer | None = None) -> str:
+def backend_of(server: AnsweringServer, seconds: float = 20.0, observer: Observer | None = None) -> str:
     async def connect() -> str:
         patience = Patience(seconds=seconds, observer=observer or Observer())
         async with connected(Server(server.url, seconds=5.0), patience=patience) as endpoint:
-            return endpoint.description.dialect
+            return endpoint.description.backend
 
     return asyncio.run(connect())
 
@@ -38,7 +38,7 @@ def dialect_of(server: AnsweringServer, seconds: float = 20.0, observer: Observe
 def test_a_loading_server_that_lists_its_models_is_waited_for(backend):
     observer = Statuses()
     with answering(answers_of(backend), loading=2) as server:
-        assert dialect_of(server, observer=observer) == backend.partition(",")[0]
+        assert backend_of(server, observer=observer) == backend.partition(",")[0]
         (text,) = observer.texts
         assert f"wait for {server.url}, which is loading, for at most 20 s" in text
         assert server.loading == 0
@@ -62,7 +62,7 @@ def test_without_health_a_first_completion_shows_that_a_server_is_loading(backen
         loading = asyncio.create_task(load())
         async with connected(Server(url, seconds=20.0)) as endpoint:
             await loading
-            return endpoint.description.dialect
+            return endpoint.description.backend
 
     with answering(answers) as server:
         assert asyncio.run(connect(server.url)) == backend.partition(",")[0]
@@ -73,7 +73,7 @@ def test_without_health_a_first_completion_shows_that_a_server_is_loading(backen
 def test_a_server_that_never_finishes_loading_is_an_error_with_its_limit(status, path):
     answers = answers_of("openai") | {path: Answer(b'{"error": "Loading model"}', status=status)}
     with answering(answers) as server, pytest.raises(NotReady) as error:
-        dialect_of(server, seconds=0.2)
+        backend_of(server, seconds=0.2)
     expected = f"{server.url} was not ready within 0.2 s: error status: {status} Loading model; help: wait until it has"
     assert str(error.value).startswith(expected)
 
@@ -82,7 +82,7 @@ def test_a_server_that_never_finishes_loading_is_an_error_with_its_limit(status,
 def test_a_server_whose_health_says_nothing_is_not_waited_for(health):
     observer = Statuses()
     with answering(answers_of("vllm") | {"/health": health}) as server:
-        assert dialect_of(server, observer=observer) == "vllm"
+        assert backend_of(server, observer=observer) == "vllm"
     assert not observer.texts
 
 
@@ -90,7 +90,7 @@ def test_a_server_that_has_chats_only_is_not_waited_for():
     answers = answers_of("openai")
     del answers["/health"], answers["/v1/completions"]
     with answering(answers) as server:
-        assert dialect_of(server) == "openai"
+        assert backend_of(server) == "openai"
 
 
 def test_nothing_at_a_url_is_an_error_at_once_and_a_wrong_page_is_no_server():

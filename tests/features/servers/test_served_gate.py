@@ -33,7 +33,7 @@ def level(**changes) -> Level:
 
 
 def run(*levels: Level, load: Load = LOAD, version: str = "1", scores: dict[int, float] | None = None) -> ServerRun:
-    on = Description(dialect="vllm", url="http://a", model="m", version=version)
+    on = Description(backend="vllm", url="http://a", model="m", version=version)
     rows = {"on": {"strict": scores or dict.fromkeys(range(40), 1.0)}, "off": {}}
     return ServerRun(on=on, off=on, load=load, levels=levels, scores=rows, failures={})
 
@@ -47,7 +47,7 @@ def verification(outcome: str, *differing: int) -> VerificationResult:
         )
         for concurrency in (1, 2)
     ]  # fmt: skip
-    description = Description(dialect="vllm", url="http://a", model="m")
+    description = Description(backend="vllm", url="http://a", model="m")
     return VerificationResult(
         outcome=Outcome(outcome), line=f"{outcome}: m", description=description, reference="weights", kinds=kinds
     )
@@ -161,11 +161,11 @@ def test_runs_have_passports_and_are_compared(checkpoint, tmp_path):
 
 
 def test_the_doctor_says_what_a_server_offers(checkpoint, tmp_path):
-    with model_server(checkpoint, dialect="openai") as server:
+    with model_server(checkpoint, backend="openai") as server:
         rows = json.loads(specbench("doctor", "--server", server.url, "--json", cwd=tmp_path).stdout)
         states = {row["name"]: row["state"] for row in rows}
         assert (states["token ids"], states["counters"], states["stream"]) == ("warn", "warn", "ok")
-    with model_server(checkpoint, dialect="llama.cpp") as server:
+    with model_server(checkpoint, backend="llama.cpp") as server:
         rows = json.loads(specbench("doctor", "--server", server.url, "--json", cwd=tmp_path).stdout)
         found = {row["name"]: row["found"] for row in rows}
         assert "whole vocabulary" in found["log-probabilities"] and "by position" in found["counters"]

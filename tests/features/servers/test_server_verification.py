@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from specbench.cli.params import SharedOptions
 from specbench.errors import ConfigError
 from specbench.features.exactness.verdict import Outcome
-from specbench.features.servers.dialects.vllm import Vllm
+from specbench.features.servers.backends.vllm import Vllm
 from specbench.features.servers.exactness.calibration import deviation_of
 from specbench.features.servers.exactness.kinds import shared_cause
 from specbench.features.servers.exactness.served_checks import GreedyTexts
@@ -42,9 +42,9 @@ def verified(server: ModelServer, checkpoint, out, **changes) -> ServerVerificat
     return asyncio.run(verify_server(ServerVerifyRequest(**{**settings, **changes}), Observer()))
 
 
-@pytest.mark.parametrize("dialect", ["vllm", "llama.cpp"])
-def test_a_right_server_is_exact_and_the_control_is_rejected(checkpoint, tmp_path, dialect):
-    with model_server(checkpoint, dialect=dialect) as server:
+@pytest.mark.parametrize("backend", ["vllm", "llama.cpp"])
+def test_a_right_server_is_exact_and_the_control_is_rejected(checkpoint, tmp_path, backend):
+    with model_server(checkpoint, backend=backend) as server:
         found = verified(server, checkpoint, tmp_path, outputs=48)
     assert found.outcome is Outcome.unfound and found.line.startswith("no departure found:")
     assert found.evidence.deviation.largest < 1e-4 and found.smallest is None
@@ -124,8 +124,8 @@ def test_the_smallest_request_is_sent_again_and_shows_the_fault(checkpoint, tmp_
 
 def test_a_server_without_speculation_is_a_reference_if_it_returns_its_vocabulary(checkpoint, tmp_path):
     with (
-        model_server(checkpoint, dialect="llama.cpp") as on,
-        model_server(checkpoint, dialect="llama.cpp", speculates=False) as off,
+        model_server(checkpoint, backend="llama.cpp") as on,
+        model_server(checkpoint, backend="llama.cpp", speculates=False) as off,
     ):
         changes = {"weights": "", "off": Server(off.url), "outputs": 8, "max_tokens": 6}
         assert verified(on, checkpoint, tmp_path, **changes).outcome is not Outcome.differs
@@ -144,8 +144,8 @@ def test_a_server_without_speculation_is_a_reference_if_it_returns_its_vocabular
 def test_servers_of_text_are_compared_by_samples(checkpoint, tmp_path, fault, sampling, outcome):
     """Without speculation, which takes several forwards per token."""
     with (
-        model_server(checkpoint, dialect="openai", speculates=False, fault=fault) as on,
-        model_server(checkpoint, dialect="openai", speculates=False) as off,
+        model_server(checkpoint, backend="openai", speculates=False, fault=fault) as on,
+        model_server(checkpoint, backend="openai", speculates=False) as off,
     ):
         found = verified(
             on, checkpoint, tmp_path, weights="", off=Server(off.url), outputs=120, max_tokens=5, prompts=prompts(2),
@@ -174,7 +174,7 @@ def test_the_same_command_resumes_and_gives_the_same_verdict(checkpoint, tmp_pat
 
 
 def test_oddities_are_warnings_with_their_numbers(checkpoint, tmp_path):
-    with model_server(checkpoint, dialect="llama.cpp") as server:
+    with model_server(checkpoint, backend="llama.cpp") as server:
         found = verified(server, checkpoint, tmp_path)
     assert not [note for note in found.notes if note.is_warning and note.kind != "tokenizers differ"]
 

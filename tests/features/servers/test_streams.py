@@ -6,8 +6,8 @@ import json
 import pytest
 
 from specbench.features.servers.answer_notes import id_notes
-from specbench.features.servers.dialects.answers import Arrival
-from specbench.features.servers.dialects.sglang import Sglang
+from specbench.features.servers.backends.answers import Arrival
+from specbench.features.servers.backends.sglang import Sglang
 from specbench.features.servers.endpoint import Endpoint
 from specbench.features.servers.load.load_metrics import first_token, time_per_token
 from specbench.features.servers.request_key import RequestKey
@@ -181,7 +181,7 @@ def test_a_server_with_the_newer_addresses_is_described():
     answers = answers_of("sglang")
     answers["/model_info"], answers["/server_info"] = answers.pop("/get_model_info"), answers.pop("/get_server_info")
     found = used(answers, lambda endpoint: asyncio.sleep(0, endpoint.description))
-    assert (found.dialect, found.speculation.method, found.speculation.length) == ("sglang", "EAGLE", 3)
+    assert (found.backend, found.speculation.method, found.speculation.length) == ("sglang", "EAGLE", 3)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from specbench.features.exactness.acceptance_test import AcceptanceTest
 from tests.fixtures.console import specbench
 
 PLUGIN = Path(__file__).parents[2] / "fixtures" / "faulty.py"
-ALARM = 1e-4
+SIGNIFICANCE = 1e-4
 
 
 @pytest.fixture
@@ -107,12 +107,12 @@ def _tested(odds: torch.Tensor, factor: float, seed: int) -> AcceptanceTest:
 
 def test_acceptance_times_1_05_is_found_with_as_many_tokens_as_stated():
     odds = torch.rand(2000, generator=torch.Generator().manual_seed(1)) ** 0.5
-    needed = _tested(odds, 1.0, 0).tokens_needed(ALARM)
+    needed = _tested(odds, 1.0, 0).tokens_needed(SIGNIFICANCE)
     assert needed is not None and 1000 < needed < 20000
     enough = odds.repeat(10)[:needed]
-    assert sum(_tested(enough, 1.05, seed).p <= ALARM for seed in range(15)) >= 12
-    factor = _tested(odds, 1.0, 0).smallest_factor(ALARM)
-    assert factor is not None and sum(_tested(odds, factor, seed).p <= ALARM for seed in range(15)) >= 12
+    assert sum(_tested(enough, 1.05, seed).p <= SIGNIFICANCE for seed in range(15)) >= 12
+    factor = _tested(odds, 1.0, 0).smallest_factor(SIGNIFICANCE)
+    assert factor is not None and sum(_tested(odds, factor, seed).p <= SIGNIFICANCE for seed in range(15)) >= 12
 
 
 @pytest.mark.parametrize("shape", ["certain", "likely", "rare", "mixed"])

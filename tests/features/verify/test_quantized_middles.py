@@ -14,7 +14,7 @@ from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import Chain, DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.models.cached_session import CachedSession
-from specbench.models.lean import LeanFeeder, network_of
+from specbench.models.lean import LeanModelRunner, network_of
 from specbench.models.quantization import quantize
 from tests.features.verify.test_verify import World
 from tests.fixtures.worlds import random_model
@@ -32,7 +32,7 @@ def session(seed: int, kind: str = "") -> CachedSession:
     model = random_model("llama", seed).requires_grad_(False)
     if kind:
         quantize(model, QuantizationKind.parse(kind))
-    return CachedSession(LeanFeeder(network_of(model), VOCABULARY))
+    return CachedSession(LeanModelRunner(network_of(model), VOCABULARY))
 
 
 def models(kind: str) -> TableModels:

@@ -28,7 +28,7 @@ from specbench.models import cached_session as session
 from specbench.models import engines
 from specbench.models import loader as models
 from specbench.models.heads.resolve_heads import resolve_heads
-from specbench.models.lean import LeanFeeder
+from specbench.models.lean import LeanModelRunner
 from specbench.models.resolve_models import Execution, device_of, resolve_models
 from specbench.resolution import selection
 from specbench.resolution.methods import Methods
@@ -125,7 +125,7 @@ def test_a_cache_truncated_by_one_too_few_fails(tiny, kept, monkeypatch):
     An entry is a stale token's, or lost.
     """
 
-    monkeypatch.setattr(engines, "LeanFeeder", stale(LeanFeeder, kept))
+    monkeypatch.setattr(engines, "LeanModelRunner", stale(LeanModelRunner, kept))
     verdict = tiny.verdict("sd", temperature=0.0, prompts=tiny.prompts, decoding=Decoding(24))
     assert (
         verdict.outcome == Outcome.differs
@@ -190,7 +190,7 @@ def test_a_first_token_that_is_never_tested_fails(tiny, monkeypatch):
 def test_a_draft_whose_cache_misses_a_token_after_full_acceptance_fails(tiny, monkeypatch):
     """Output stays right, acceptance does not: where two tokens are new to the drafter, it reads the second alone."""
 
-    class Forgetful(LeanFeeder):
+    class Forgetful(LeanModelRunner):
         missed = 0
 
         def feed(self, feed, rows):
@@ -200,7 +200,7 @@ def test_a_draft_whose_cache_misses_a_token_after_full_acceptance_fails(tiny, mo
                 feed = feed._replace(tokens=feed.tokens[1:])
             return super().feed(feed, rows)
 
-    monkeypatch.setattr(engines, "LeanFeeder", Forgetful)
+    monkeypatch.setattr(engines, "LeanModelRunner", Forgetful)
     verdict = tiny.verdict("sd", temperature=0.0, prompts=tiny.prompts, decoding=Decoding(24))
     assert failures(verdict) == {"greedy acceptance"} and verdict.line.startswith("NOT as expected")
 

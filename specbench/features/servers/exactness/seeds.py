@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import Tensor
 
-from specbench.features.exactness.martingales import ALARM
+from specbench.features.exactness.martingales import SIGNIFICANCE
 from specbench.features.servers.exactness.allowed import allowed
 from specbench.features.servers.exactness.two_samples import Output, PromptOutputs, exchanged
 from specbench.features.servers.served import ServedSampling
@@ -53,12 +53,12 @@ class SeedCheck:
         return bool(self.pairs and self.is_promised) + bool(self.others)
 
     def do_not_repeat(self, tests: int) -> bool:
-        """Return whether equal seeds do not repeat outputs although it is promised, by its share of ALARM."""
-        return bool(self.pairs) and self.is_promised and self.repeats_p * tests <= ALARM
+        """Return whether equal seeds do not repeat outputs although it is promised, by its share of SIGNIFICANCE."""
+        return bool(self.pairs) and self.is_promised and self.repeats_p * tests <= SIGNIFICANCE
 
     def are_ignored(self, tests: int) -> bool:
-        """Return whether different seeds give equal outputs, by its share of ALARM."""
-        return self.others_p * tests <= ALARM
+        """Return whether different seeds give equal outputs, by its share of SIGNIFICANCE."""
+        return self.others_p * tests <= SIGNIFICANCE
 
 
 @dataclass

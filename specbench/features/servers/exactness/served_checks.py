@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specbench.features.exactness.departures import Detectable
-from specbench.features.exactness.martingales import ALARM, GROUPS
+from specbench.features.exactness.martingales import GROUPS, SIGNIFICANCE
 from specbench.features.exactness.token_statistics import categories_of, statistics
 from specbench.features.exactness.token_tests import TestResult, TokenTests
 from specbench.features.servers.exactness.allowed import allowed
@@ -144,7 +144,7 @@ class SampledTests(Protocol):
         """Return the number of tests that could reject."""
 
     def groups_that_differ(self, tests: int) -> tuple[str, ...]:
-        """Return the groups of tokens whose smallest p, times the number of all tests, is at most ALARM."""
+        """Return the groups of tokens whose smallest p, times the number of all tests, is at most SIGNIFICANCE."""
 
     def control_p(self, group: str) -> float:
         """Return the p of the control, over its tests."""
@@ -212,8 +212,8 @@ class SampledCheck:
         return max(tests.log_wealth for tests in self.tests.values())
 
     def groups_that_differ(self, tests: int) -> tuple[str, ...]:
-        """Return the groups of tokens whose smallest p, times the number of all tests, is at most ALARM."""
-        return tuple(group for group in GROUPS if (found := worst(self, group)) and found[1].p * tests <= ALARM)
+        """Return the groups of tokens whose smallest p, times the number of all tests, is at most SIGNIFICANCE."""
+        return tuple(group for group in GROUPS if (found := worst(self, group)) and found[1].p * tests <= SIGNIFICANCE)
 
     def control_p(self, group: str) -> float:
         """Return the p of the control, over its tests."""
@@ -268,7 +268,7 @@ class KindResult:
             laters = any(len(fault.tokens) > 1 for fault in self.greedy.faults)
             return tuple(group for group, has in zip(GROUPS, (firsts, laters), strict=True) if has)
         if self.texts:
-            return ("later",) if self.texts.p * max(tests, 1) <= ALARM else ()
+            return ("later",) if self.texts.p * max(tests, 1) <= SIGNIFICANCE else ()
         return self.sampled.groups_that_differ(tests) if self.sampled else ()
 
 

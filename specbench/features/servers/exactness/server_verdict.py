@@ -8,7 +8,7 @@ from pathlib import Path
 
 from specbench.features.exactness.departures import DepartureKind, Detectable
 from specbench.features.exactness.evidence import LARGEST_VARIATION
-from specbench.features.exactness.martingales import ALARM
+from specbench.features.exactness.martingales import SIGNIFICANCE
 from specbench.features.exactness.power import missed_alone
 from specbench.features.exactness.verdict import Outcome
 from specbench.features.servers.exactness.calibration import Deviation
@@ -56,14 +56,14 @@ class Evidence:
 
     @cached_property
     def number_of_tests(self) -> int:
-        """The number of tests that could reject: of sampled outputs, greedy texts and seeds. They share ALARM equally."""
+        """The number of tests that could reject: of sampled outputs, greedy texts and seeds. They share the level."""
         alone = sum(each.number_of_tests for each in self.results)
         return alone + sum(check.number_of_tests() for check in self.pooled)
 
     @property
     def alarm(self) -> float:
         """The significance level of each test."""
-        return ALARM / max(self.number_of_tests, 1)
+        return SIGNIFICANCE / max(self.number_of_tests, 1)
 
     @cached_property
     def differing(self) -> dict[RequestKind, tuple[str, ...]]:
@@ -253,7 +253,7 @@ def _undecided(evidence: Evidence) -> str:
     if not evidence.checks and not any(result.greedy or result.texts for result in evidence.results):
         return "nothing could be tested"
     checks, tests = evidence.checks, evidence.number_of_tests
-    if checks and not any(check.control_p("later") * tests <= ALARM for check in checks):
+    if checks and not any(check.control_p("later") * tests <= SIGNIFICANCE for check in checks):
         factor = checks[0].control_factor
         return (
             f"no check failed, but the control, at {factor:g} times the temperature, was not rejected either; help: more"

@@ -204,9 +204,9 @@ class _Verification:
         equal, pairs = sum(each.equal for each in seeds), sum(each.pairs for each in seeds)
         if equal < pairs:
             text = (
-                f"equal seeds repeat {equal} of {pairs} outputs; {self.on.dialect.name} does not promise that they do"
+                f"equal seeds repeat {equal} of {pairs} outputs; {self.on.backend.name} does not promise that they do"
             )
-            self.notes.append(warning("seeds not promised", text, help=self.on.dialect.seeds_help))
+            self.notes.append(warning("seeds not promised", text, help=self.on.backend.seeds_help))
 
     async def _check_tokenizers(self, prompts: Sequence[Prompt]) -> None:
         """Warn if the weights' tokenizer splits the first prompt otherwise. Raises ConfigError for servers without ids."""
@@ -214,7 +214,7 @@ class _Verification:
             return
         if isinstance(prompts[0], str):
             raise ConfigError(
-                f"{self.on.description.url} speaks the dialect {self.on.dialect.name}, without token ids: its outputs cannot"
+                f"{self.on.description.url} speaks the backend {self.on.backend.name}, without token ids: its outputs cannot"
                 " be compared with weights; help: --off URL of the same server without speculation"
             )
         text = self.request.prompts[0].text

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from specbench.features.exactness.martingales import ALARM, GROUPS
+from specbench.features.exactness.martingales import GROUPS, SIGNIFICANCE
 from specbench.features.servers.endpoint import Endpoint
 from specbench.features.servers.exactness.reference import Reference
 from specbench.features.servers.exactness.served_checks import (
@@ -97,12 +97,12 @@ async def _greedy(
 async def _sampled(
     endpoint: Endpoint, reference: Reference, result: KindResult, entries: Sequence[LoggedRequest], deviation: float
 ) -> SmallestRequest | None:
-    """Send candidates in order of length until one rejects at ALARM, after a correction for their number."""
+    """Send candidates in order of length until one rejects at SIGNIFICANCE, after a correction for their number."""
     prompts = await _most_suspicious(reference, result, entries, deviation)
     assert isinstance(result.sampled, SampledCheck)
     begins = 1 if result.sampled.groups_that_differ(1) == ("later",) else 0  # where the first token is right
     lengths = LENGTHS[begins:]
-    alarm = ALARM / (len(lengths) * max(len(prompts), 1))
+    alarm = SIGNIFICANCE / (len(lengths) * max(len(prompts), 1))
     sent = 0
     for length in lengths:
         for prompt in prompts:
@@ -144,5 +144,5 @@ def as_sent(
     p: float | None = None,
 ) -> SmallestRequest:  # fmt: skip
     """Return a request with the path and the body that are sent."""
-    path, body = endpoint.dialect.body(request, endpoint.description.model)
+    path, body = endpoint.backend.body(request, endpoint.description.model)
     return SmallestRequest(request, path, body, times, expected, found, p)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from specbench.features.exactness.departures import Detectable
-from specbench.features.exactness.martingales import ALARM, GROUPS
+from specbench.features.exactness.martingales import GROUPS, SIGNIFICANCE
 from specbench.features.exactness.token_tests import TestResult
 from specbench.features.exactness.verdict import Outcome
 from specbench.features.servers.exactness.calibration import Deviation
@@ -79,9 +79,9 @@ class VerificationResult:
     description: Description
     reference: str
     kinds: Sequence[KindVerdict]
-    false_alarm_rate: float = ALARM
+    false_alarm_rate: float = SIGNIFICANCE
     tests: int = 0
-    significance_level: float = ALARM
+    significance_level: float = SIGNIFICANCE
     missed: Sequence[str] = ()
     deviation: StoredDeviation | None = None
     deviation_of_off: StoredDeviation | None = None
@@ -92,7 +92,7 @@ class VerificationResult:
     @property
     def name(self) -> str:
         """What was verified, in a few words."""
-        return f"{self.description.dialect} {self.description.model}"
+        return f"{self.description.backend} {self.description.model}"
 
 
 def stored(verification: ServerVerification) -> VerificationResult:
@@ -145,5 +145,5 @@ def _sampled(check: SampledTests, tests: int) -> StoredSampled:
     return StoredSampled(
         tests={group: check.results(group) for group in GROUPS},
         control_p={group: check.control_p(group) for group in GROUPS},
-        detectable={group: check.detectable(group, ALARM / max(tests, 1)) for group in GROUPS},
+        detectable={group: check.detectable(group, SIGNIFICANCE / max(tests, 1)) for group in GROUPS},
     )

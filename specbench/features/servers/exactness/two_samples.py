@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from specbench.features.exactness.departures import DepartureKind, Detectable
-from specbench.features.exactness.martingales import ALARM, GROUPS
+from specbench.features.exactness.martingales import GROUPS, SIGNIFICANCE
 from specbench.features.exactness.token_tests import TestResult
 from specbench.features.servers.request_log import LoggedRequest
 from specbench.features.servers.served import ServedSampling
@@ -40,8 +40,8 @@ def units_of(entry: LoggedRequest, as_text: bool) -> Output:
 
 
 def permutations_for(tests: int) -> int:
-    """Return how many permutations can reject at ALARM after a correction for so many tests."""
-    return max(PERMUTATIONS, math.ceil(2.0 * tests / ALARM))
+    """Return how many permutations can reject at SIGNIFICANCE after a correction for so many tests."""
+    return max(PERMUTATIONS, math.ceil(2.0 * tests / SIGNIFICANCE))
 
 
 class PromptOutputs(NamedTuple):
@@ -132,8 +132,10 @@ class TwoSampleCheck:
         return sum(bool(self.results(group)) for group in GROUPS)
 
     def groups_that_differ(self, tests: int) -> tuple[str, ...]:
-        """Return the groups of tokens whose p, times the number of all tests, is at most ALARM."""
-        return tuple(group for group in GROUPS if any(each.p * tests <= ALARM for each in self.results(group).values()))
+        """Return the groups of tokens whose p, times the number of all tests, is at most SIGNIFICANCE."""
+        return tuple(
+            group for group in GROUPS if any(each.p * tests <= SIGNIFICANCE for each in self.results(group).values())
+        )
 
     def control_p(self, group: str) -> float:
         """Return the p of the control."""

@@ -1,7 +1,7 @@
 """The table of a verification of a server."""
 
 from specbench.analysis.number_format import NONE
-from specbench.features.exactness.martingales import ALARM
+from specbench.features.exactness.martingales import SIGNIFICANCE
 from specbench.features.servers.exactness.served_checks import KindResult, worst
 from specbench.features.servers.exactness.server_verdict import ServerVerification
 from specbench.reporting.tables import Table
@@ -29,8 +29,8 @@ def facts_of(verification: ServerVerification) -> list[str]:
             for each in deviations
             if each
         ),
-        f"tests: {evidence.number_of_tests}, each at a significance level of {evidence.alarm:.2g}, {ALARM:g} together; greedy"
-        " ids and tokens of probability 0 are compared within the tolerance, without chance",
+        f"tests: {evidence.number_of_tests}, each at a significance level of {evidence.alarm:.2g}, {SIGNIFICANCE:g} together;"
+        " greedy ids and tokens of probability 0 are compared within the tolerance, without chance",
     ]
 
 

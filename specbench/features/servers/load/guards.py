@@ -168,7 +168,7 @@ def _of_traffic(side: str, blocks: Sequence[Block]) -> list[Note]:
 
 
 def _of_speculation(endpoint: Endpoint, blocks: Sequence[Block]) -> list[Note]:
-    found = acceptance_of(blocks, endpoint.dialect.streams_steps)
+    found = acceptance_of(blocks, endpoint.backend.streams_steps)
     notes: list[Note] = []
     sources = {
         "the stream": found.by_stream,
@@ -181,7 +181,7 @@ def _of_speculation(endpoint: Endpoint, blocks: Sequence[Block]) -> list[Note]:
         why = "foreign traffic, or drafts that were cut by the end of an output"
         notes.append(warning("disagreement", f"tokens per round: {text}; possible causes are {why}"))
     counts, length = found.counts, endpoint.description.speculation.length
-    is_chain = length is not None and endpoint.dialect.drafts_chains
+    is_chain = length is not None and endpoint.backend.drafts_chains
     if is_chain and counts and counts.rounds and (counts.drafted or 0) > (length or 0) * counts.rounds:
         text = f"{counts.drafted} tokens were drafted in {counts.rounds} rounds, and a draft has {length} tokens"
         notes.append(warning("draft length", text))

@@ -95,7 +95,7 @@ def _level(concurrency: int, on: Endpoint, blocks: Sequence[Block]) -> Level:
     sides = {"off": [off for off, _ in pairs], "on": [on for _, on in pairs]}
     slots = on.description.slots
     waited = any((block.waiting or 0) > 0 for rows in sides.values() for block in rows)
-    streams_steps = on.dialect.streams_steps
+    streams_steps = on.backend.streams_steps
     unit, accepted = acceptance_by_prompt(_done(sides["on"]), streams_steps)
     return Level(
         concurrency=concurrency,

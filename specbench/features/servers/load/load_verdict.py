@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.number_format import NONE
-from specbench.features.servers.endpoint import dialect_named
+from specbench.features.servers.endpoint import backend_named
 from specbench.features.servers.load.pays import best_length, break_even
 from specbench.features.servers.load.server_run import ServerRun
 
@@ -35,11 +35,11 @@ def _verdict(speedup: Estimate) -> str:
 
 def _advice(run: ServerRun, lengths: Mapping[int, int]) -> str:
     """Return the predicted best draft lengths, with the flags of the server."""
-    dialect = dialect_named(run.on.dialect)
+    backend = backend_named(run.on.backend)
     distinct = set(lengths.values())
     if len(distinct) == 1:
-        return f"predicted best draft length {distinct.pop()}: {dialect.flags(next(iter(lengths.values())))}"
-    table = dialect.flags_by_concurrency(lengths)
+        return f"predicted best draft length {distinct.pop()}: {backend.flags(next(iter(lengths.values())))}"
+    table = backend.flags_by_concurrency(lengths)
     each = ", ".join(f"{length} at concurrency {level}" for level, length in lengths.items())
     return f"predicted best draft lengths {each}" + (f": {table}" if table else "")
 

@@ -134,7 +134,7 @@ class ServerRun:
     @property
     def name(self) -> str:
         """What was measured, in a few words."""
-        return f"{self.on.dialect} {self.on.model}, {self.load.task}, {self.load.sampling}"
+        return f"{self.on.backend} {self.on.model}, {self.load.task}, {self.load.sampling}"
 
     def mean_score(self, side: str, metric: str) -> float:
         """Return the mean of a metric over the prompts."""

@@ -1,4 +1,4 @@
-"""The interface between sessions and engines: a `Feeder` runs forwards, and `TimedFeeder` counts and times them."""
+"""The interface between sessions and engines: a `ModelRunner` runs forwards, and `TimedModelRunner` counts and times them."""
 
 import math
 import time
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specbench.config.construct import OURS
 from specbench.decoding.sampling import Sampler, depths, to_device
-from specbench.decoding.session import Taps, Usage
+from specbench.decoding.session import AuxLayers, Usage
 from specbench.errors import PluginError, short_repr
 
 
@@ -72,7 +72,7 @@ class Output(NamedTuple):
 
     `logits` (rows, V) are the last rows, in float32 or better. `states` (n, H) are what the LM head reads at all tokens, or
     None. `encoded` is the number of tokens that an encoder read in this forward. `tapped` (n, m H) are the inputs of the
-    m layers in the feeder's `taps`, copied, or None.
+    m layers in the model runner's `aux_layers`, copied, or None.
     """
 
     logits: Tensor
@@ -119,7 +119,7 @@ class DraftGraph(Protocol):
         """Draft, feeding positions from `first` on. The outputs are valid until the next replay."""
 
 
-class Feeder(ABC):
+class ModelRunner(ABC):
     """An engine's forwards over one sequence, with the cache that they fill."""
 
     name: str  # of the model, for messages
@@ -127,7 +127,7 @@ class Feeder(ABC):
     branches: bool = False  # whether it can read trees
     is_partial: bool = False  # whether its logits leave tokens out, which then have -inf
     keeps_states: bool = False  # whether its outputs must have states; set by its session
-    taps: Taps = ()  # layers whose inputs its outputs must have; set by its session
+    aux_layers: AuxLayers = ()  # layers whose inputs its outputs must have; set by its session
 
     @abstractmethod
     def feed(self, feed: Feed, rows: int) -> Output:
@@ -137,13 +137,13 @@ class Feeder(ABC):
     def logits_of(self, states: Tensor) -> Tensor:
         """Return the LM head's logits for states (n, H)."""
 
-    def require_taps(self, taps: Taps) -> None:
+    def require_aux_layers(self, aux_layers: AuxLayers) -> None:
         """Raise ValueError, with the reason, if its outputs cannot have the inputs of these layers."""
         raise ValueError(f"{self.name}: its engine cannot return the inputs of layers; help: --engine eager, or lean")
 
     def keep(self, start: int, path: Sequence[int]) -> None:
         """Move the tokens of a path from the root of the tree that begins at `start` to the positions from `start` on."""
-        raise PluginError(f"{self.name}: a feeder with `branches` must define keep()")
+        raise PluginError(f"{self.name}: a model runner with `branches` must define keep()")
 
     def draft_graph(self, drafting: DraftSettings, length: int, start: DraftInputs) -> DraftGraph | None:
         """Return the graph of such a draft within `length` positions; None if there is none."""
@@ -154,34 +154,34 @@ class Feeder(ABC):
         return
 
 
-def columns(tapped: Tensor, kept: Taps, taps: Taps) -> Tensor:
-    """Return the inputs of the layers `taps` (n, m H), in this order, of those of the layers `kept`."""
-    if taps == kept:
+def columns(tapped: Tensor, kept: AuxLayers, aux_layers: AuxLayers) -> Tensor:
+    """Return the inputs of the layers `aux_layers` (n, m H), in this order, of those of the layers `kept`."""
+    if aux_layers == kept:
         return tapped
     parts = tapped.chunk(len(kept), -1)  # (n, H) each
-    return torch.cat([parts[kept.index(layer)] for layer in taps], -1)
+    return torch.cat([parts[kept.index(layer)] for layer in aux_layers], -1)
 
 
-def require_layers(taps: Taps, config: Any) -> None:
+def require_layers(aux_layers: AuxLayers, config: Any) -> None:
     """Raise ValueError if a model of this configuration has no layer of one of these numbers."""
     count = config.get_text_config(decoder=True).num_hidden_layers
-    if beyond := [layer for layer in taps if layer not in range(count)]:  # neither is a number between two layers
+    if beyond := [layer for layer in aux_layers if layer not in range(count)]:  # neither is a number between two layers
         raise ValueError(f"{config.name_or_path} has {count} layers, so no layer {beyond[0]} (numbers begin at 0)")
 
 
 PRECISIONS = (torch.float32, torch.float64)  # of logits
 
 
-class CheckedFeeder(Feeder):
-    """Checks the results of the feeder of a plugin's engine. Its logits must be (rows, vocabulary)."""
+class CheckedModelRunner(ModelRunner):
+    """Checks the results of the model runner of a plugin's engine. Its logits must be (rows, vocabulary)."""
 
-    def __init__(self, feeder: Feeder, vocabulary: int) -> None:
-        self._feeder, self._vocabulary = feeder, vocabulary
-        self.name, self.device, self.branches = feeder.name, feeder.device, feeder.branches
+    def __init__(self, model_runner: ModelRunner, vocabulary: int) -> None:
+        self._model_runner, self._vocabulary = model_runner, vocabulary
+        self.name, self.device, self.branches = model_runner.name, model_runner.device, model_runner.branches
 
     def feed(self, feed: Feed, rows: int) -> Output:
-        self._feeder.keeps_states, self._feeder.taps = self.keeps_states, self.taps
-        out: object = self._feeder.feed(feed, rows)
+        self._model_runner.keeps_states, self._model_runner.aux_layers = self.keeps_states, self.aux_layers
+        out: object = self._model_runner.feed(feed, rows)
         if not isinstance(out, Output):
             raise PluginError(f"{self.name}: feed() returned {short_repr(out)}, which is not an Output")
         logits: object = out.logits
@@ -197,34 +197,38 @@ class CheckedFeeder(Feeder):
             raise PluginError(
                 f"{self.name}: feed() returned no states, which heads read; help: --engine eager, or lean"
             )
-        if self.taps and out.tapped is None:
+        if self.aux_layers and out.tapped is None:
             raise PluginError(
-                f"{self.name}: feed() returned no inputs of layers {list(self.taps)}, which heads read; help: --engine"
+                f"{self.name}: feed() returned no inputs of layers {list(self.aux_layers)}, which heads read; help: --engine"
                 " eager, or lean"
             )
         return out
 
     def logits_of(self, states: Tensor) -> Tensor:
-        return self._feeder.logits_of(states)
+        return self._model_runner.logits_of(states)
 
     def keep(self, start: int, path: Sequence[int]) -> None:
-        self._feeder.keep(start, path)
+        self._model_runner.keep(start, path)
 
     def draft_graph(self, drafting: DraftSettings, length: int, start: DraftInputs) -> DraftGraph | None:
-        return self._feeder.draft_graph(drafting, length, start)
+        return self._model_runner.draft_graph(drafting, length, start)
 
     def finish(self) -> None:
-        self._feeder.finish()
+        self._model_runner.finish()
 
 
-def checked_feeder(feeder: Feeder, vocabulary: int) -> Feeder:
-    """Return the feeder, wrapped in checks if it is a plugin's. Raises PluginError if it is incomplete."""
-    given: object = feeder
-    if not isinstance(given, Feeder) or not isinstance(getattr(given, "device", None), torch.device):
-        raise PluginError(f"feeder() returned {short_repr(given)}; needed: a Feeder whose device is a torch.device")
+def checked_model_runner(model_runner: ModelRunner, vocabulary: int) -> ModelRunner:
+    """Return the model_runner, wrapped in checks if it is a plugin's. Raises PluginError if it is incomplete."""
+    given: object = model_runner
+    if not isinstance(given, ModelRunner) or not isinstance(getattr(given, "device", None), torch.device):
+        raise PluginError(
+            f"model_runner() returned {short_repr(given)}; needed: a ModelRunner whose device is a torch.device"
+        )
     if not hasattr(given, "name"):
-        raise PluginError(f"feeder() returned {short_repr(given)}, which has no name")
-    return feeder if type(feeder).__module__.startswith(OURS) else CheckedFeeder(feeder, vocabulary)
+        raise PluginError(f"model_runner() returned {short_repr(given)}, which has no name")
+    return (
+        model_runner if type(model_runner).__module__.startswith(OURS) else CheckedModelRunner(model_runner, vocabulary)
+    )
 
 
 Sizes = list[tuple[int, int]]  # per forward: tokens fed, and positions cached before it
@@ -238,15 +242,15 @@ class UnreadDraft(NamedTuple):
     outputs: list[Output]
 
 
-class TimedFeeder:
-    """A feeder whose forwards are counted, timed and checked.
+class TimedModelRunner:
+    """A model runner whose forwards are counted, timed and checked.
 
     On a CUDA device forwards are timed by events, and nothing waits for the device until `finish`.
     """
 
-    def __init__(self, feeder: Feeder) -> None:
-        self.feeder, self.usage = feeder, Usage()
-        self._is_cuda = feeder.device.type == "cuda"
+    def __init__(self, model_runner: ModelRunner) -> None:
+        self.model_runner, self.usage = model_runner, Usage()
+        self._is_cuda = model_runner.device.type == "cuda"
         self._finite: list[Tensor] = []  # flags () of forwards that have not been checked
         self._events: list[tuple[Sizes, Any, Any]] = []  # forwards, and the CUDA events around them
 
@@ -255,11 +259,11 @@ class TimedFeeder:
         sizes = [(feed.tokens.shape[0], feed.first)]  # faster than len()
         if self._is_cuda:
             with self._clock(sizes):
-                out = self.feeder.feed(feed, rows)
+                out = self.model_runner.feed(feed, rows)
             self.require_finite(out.logits)
         else:  # no context manager: its overhead is visible with small models
             begin = time.perf_counter()
-            out = self.feeder.feed(feed, rows)
+            out = self.model_runner.feed(feed, rows)
             self.require_finite(out.logits)
             self._record(sizes, time.perf_counter() - begin)
         if out.encoded:
@@ -274,10 +278,10 @@ class TimedFeeder:
         """
         assert start.logits is not None
         logits, states = start.logits, start.states
-        uniforms = sampler.uniforms(k, self.feeder.device)
+        uniforms = sampler.uniforms(k, self.model_runner.device)
         settings = DraftSettings(k, logits.shape[-1], sampler.temperature, sampler.top_k, sampler.top_p, feeds=False)
-        is_plain = k > 1 and type(sampler) is Sampler and not self.feeder.taps
-        graph = self.feeder.draft_graph(settings, cached + k - 1, start) if is_plain else None
+        is_plain = k > 1 and type(sampler) is Sampler and not self.model_runner.aux_layers
+        graph = self.model_runner.draft_graph(settings, cached + k - 1, start) if is_plain else None
         if graph is not None:
             return self._replay(graph, start, uniforms, cached, k - 1)
         drawn: list[tuple[Tensor, Tensor]] = []
@@ -293,25 +297,25 @@ class TimedFeeder:
 
     def draw_next(self, token: Tensor, cached: int, vocabulary: int, sampler: Sampler) -> UnreadDraft | None:
         """Feed a token (1,) and draw the next one in one graph. Returns None if no such graph was captured."""
-        if type(sampler) is not Sampler or self.feeder.taps:
+        if type(sampler) is not Sampler or self.model_runner.aux_layers:
             return None
         drafting = DraftSettings(1, vocabulary, sampler.temperature, sampler.top_k, sampler.top_p, feeds=True)
         start = DraftInputs(token=token)
-        graph = self.feeder.draft_graph(drafting, cached + 1, start)
+        graph = self.model_runner.draft_graph(drafting, cached + 1, start)
         if graph is None:
             return None
-        return self._replay(graph, start, sampler.uniforms(1, self.feeder.device), cached, 1)
+        return self._replay(graph, start, sampler.uniforms(1, self.model_runner.device), cached, 1)
 
     def finish(self) -> None:
         """Record timings still pending on the device. Raises FloatingPointError if any logits were not finite."""
         if self._events:
-            torch.cuda.synchronize(self.feeder.device)
+            torch.cuda.synchronize(self.model_runner.device)
         for sizes, begin, end in self._events:
             self._record(sizes, begin.elapsed_time(end) / 1e3)
         if self._finite and not bool(torch.stack(self._finite).all()):
-            raise FloatingPointError(f"{self.feeder.name}: NaN or infinite logits")
+            raise FloatingPointError(f"{self.model_runner.name}: NaN or infinite logits")
         self._events, self._finite = [], []
-        self.feeder.finish()
+        self.model_runner.finish()
 
     def _replay(
         self, graph: DraftGraph, start: DraftInputs, uniforms: Tensor | None, cached: int, forwards: int
@@ -341,11 +345,11 @@ class TimedFeeder:
 
     def require_finite(self, logits: Tensor) -> None:
         """Raise FloatingPointError for logits (n, V) that are not finite; on a CUDA device, `finish` raises it later."""
-        whole = logits.amax(-1).sum() if self.feeder.is_partial else logits.sum()  # the maximum of a NaN is a NaN
+        whole = logits.amax(-1).sum() if self.model_runner.is_partial else logits.sum()  # the maximum of a NaN is a NaN
         if self._is_cuda:
             self._finite.append(whole.isfinite())
         elif not math.isfinite(whole.item()):
-            raise FloatingPointError(f"{self.feeder.name}: NaN or infinite logits")
+            raise FloatingPointError(f"{self.model_runner.name}: NaN or infinite logits")
 
     def _record(self, sizes: Sizes, seconds: float) -> None:
         """Record forwards that took `seconds` together."""

@@ -1,28 +1,28 @@
-"""The feeders of lean models, with and without CUDA graphs."""
+"""The model runners of lean models, with and without CUDA graphs."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from specbench.decoding.session import Taps
-from specbench.models.feeder import (
+from specbench.decoding.session import AuxLayers
+from specbench.models.lean.cache import Cache
+from specbench.models.lean.graphs import Graphs
+from specbench.models.lean.network import Network
+from specbench.models.model_runner import (
     DraftGraph,
     DraftInputs,
     DraftSettings,
     Feed,
-    Feeder,
+    ModelRunner,
     Output,
     columns,
     require_layers,
 )
-from specbench.models.lean.cache import Cache
-from specbench.models.lean.graphs import Graphs
-from specbench.models.lean.network import Network
 from specbench.models.transformers_session import encoded
 
 
-class LeanFeeder(Feeder):
+class LeanModelRunner(ModelRunner):
     """Runs the forwards of a lean model. `source` holds an encoder's ids."""
 
     branches = True
@@ -39,13 +39,13 @@ class LeanFeeder(Feeder):
         with torch.inference_mode():
             count = len(self._source) if self._cache is None and self._source is not None else 0
             cache = self._cache or self._open()
-            cache.taps = self.taps
+            cache.aux_layers = self.aux_layers
             cache.begin(feed)
             hidden = self.network.forward(feed.tokens, cache)
             return Output(self.network.logits(hidden[-rows:], self._vocabulary), hidden, count, cache.tapped())
 
-    def require_taps(self, taps: Taps) -> None:
-        require_layers(taps, self.network.config)
+    def require_aux_layers(self, aux_layers: AuxLayers) -> None:
+        require_layers(aux_layers, self.network.config)
 
     def keep(self, start: int, path: Sequence[int]) -> None:
         assert self._cache is not None
@@ -61,8 +61,8 @@ class LeanFeeder(Feeder):
         return self._cache
 
 
-class GraphFeeder(LeanFeeder):
-    """Replays CUDA graphs for short forwards. Prompts, growing trees, and what has no graph run as in LeanFeeder."""
+class GraphModelRunner(LeanModelRunner):
+    """Replays CUDA graphs for short forwards. Prompts, growing trees, and what has no graph run as in LeanModelRunner."""
 
     def __init__(self, graphs: Graphs, vocabulary: int) -> None:
         assert isinstance(graphs.network, Network)
@@ -90,10 +90,12 @@ class GraphFeeder(LeanFeeder):
             logits, states, tapped = graph.replay(feed)
             saved_states = states.clone() if self.keeps_states else None
             saved_inputs = (
-                None if tapped is None or not self.taps else columns(tapped, self._graphs.taps, self.taps).clone()
+                None
+                if tapped is None or not self.aux_layers
+                else columns(tapped, self._graphs.aux_layers, self.aux_layers).clone()
             )
             return Output(logits[-rows:, : self._vocabulary].clone(), saved_states, tapped=saved_inputs)
 
-    def require_taps(self, taps: Taps) -> None:
-        super().require_taps(taps)
-        self._graphs.require_taps(taps)
+    def require_aux_layers(self, aux_layers: AuxLayers) -> None:
+        super().require_aux_layers(aux_layers)
+        self._graphs.require_aux_layers(aux_layers)

@@ -8,7 +8,7 @@ from msgspec import Struct, field
 from msgspec.structs import asdict
 
 from specbench.data.task import Message
-from specbench.features.servers.dialects.answers import (
+from specbench.features.servers.backends.answers import (
     Arrival,
     Count,
     Finite,
@@ -24,7 +24,7 @@ from specbench.features.servers.dialects.answers import (
     posted,
     single_model,
 )
-from specbench.features.servers.dialects.dialect import Dialect, Samples, TestedOn, speculation_of
+from specbench.features.servers.backends.backend import Backend, Samples, TestedOn, speculation_of
 from specbench.features.servers.served import (
     Chunk,
     Completion,
@@ -117,7 +117,7 @@ class Rendered(Struct):
     prompt: str
 
 
-class LlamaCpp(Dialect):
+class LlamaCpp(Backend):
     """llama.cpp: `/completion` with token ids; one event per token, those of one verification step in a burst."""
 
     name = "llama.cpp"
@@ -138,7 +138,7 @@ class LlamaCpp(Dialect):
         length = await self._draft_length(client) if types.startswith("draft") else None
         defaults = props.default_generation_settings.params
         return Description(
-            dialect=self.name,
+            backend=self.name,
             url=client.server.url,
             version=props.build_info or "",
             model=entry.id,

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from specbench.features.servers.dialects.answers import (
+from specbench.features.servers.backends.answers import (
     ABORTED,
     Arrival,
     Count,
@@ -20,7 +20,7 @@ from specbench.features.servers.dialects.answers import (
     fetched_optional,
     identifying,
 )
-from specbench.features.servers.dialects.dialect import Dialect, TestedOn
+from specbench.features.servers.backends.backend import Backend, TestedOn
 from specbench.features.servers.served import (
     Chunk,
     Completion,
@@ -112,7 +112,7 @@ class GenerateEvent(Struct):
     text: str | None = None
 
 
-class Sglang(Dialect):
+class Sglang(Backend):
     """SGLang: `/generate` with token ids.
 
     Each event of a stream repeats the whole output so far, or with `--incremental-streaming-output` has its new tokens.
@@ -137,7 +137,7 @@ class Sglang(Dialect):
         info = answered or ServerInfo()
         draft_tokens = info.speculative_num_draft_tokens
         return Description(
-            dialect=self.name,
+            backend=self.name,
             url=client.server.url,
             version=info.version or "",
             model=model or info.served_model_name or model_info.model_path,

@@ -1,4 +1,4 @@
-"""The interface of a dialect, and the reading of Prometheus counters."""
+"""The interface of a backend, and the reading of Prometheus counters."""
 
 import re
 import time
@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 from specbench.data.task import Message
-from specbench.features.servers.dialects.answers import ABORTED, Arrival, MalformedAnswer, malformed
+from specbench.features.servers.backends.answers import ABORTED, Arrival, MalformedAnswer, malformed
 from specbench.features.servers.served import Completion, Counters, Description, ServedRequest, SpeculationCounts
 from specbench.http_client import FailureKind, HttpClient, RequestFailed
 
@@ -21,7 +21,7 @@ PER_POSITION = "accepted_tokens_per_pos_total"
 
 
 class TestedOn(StrEnum):
-    """What a dialect was tested on."""
+    """What a backend was tested on."""
 
     server = "a real server"
     answers = "hand-written responses"
@@ -30,7 +30,7 @@ class TestedOn(StrEnum):
 WITHOUT_METRICS = (404, 405, 501)  # statuses of /metrics on servers that publish no counters
 
 
-class Dialect(ABC):
+class Backend(ABC):
     """How to talk with one kind of server. Its subclasses have no state."""
 
     name: ClassVar[str]
@@ -42,7 +42,7 @@ class Dialect(ABC):
 
     @abstractmethod
     async def describe(self, client: HttpClient, model: str) -> Description | None:
-        """Return what the server says about itself; None if it speaks another dialect.
+        """Return what the server says about itself; None if it speaks another backend.
 
         `model` is the name that the user gives, or empty. Raises RequestFailed if the server does not answer, ValueError if
         the model is unknown or ambiguous.
@@ -79,11 +79,11 @@ class Dialect(ABC):
         return rows
 
     async def tokenize(self, client: HttpClient, model: str, text: str) -> tuple[int, ...] | None:
-        """Return the ids of a text by the server's tokenizer; None if the dialect has no ids. Raises RequestFailed."""
+        """Return the ids of a text by the server's tokenizer; None if the backend has no ids. Raises RequestFailed."""
         return None
 
     async def rendered(self, client: HttpClient, model: str, messages: Sequence[Message]) -> tuple[int, ...] | None:
-        """Return the ids of a chat, for a dialect whose answers to chats have no ids; else None. Raises RequestFailed."""
+        """Return the ids of a chat, for a backend whose answers to chats have no ids; else None. Raises RequestFailed."""
         return None
 
     async def complete(self, client: HttpClient, model: str, request: ServedRequest) -> Completion:

@@ -1,14 +1,14 @@
-"""Dialects: what is sent, and what is read from answers as the servers write them."""
+"""Backends: what is sent, and what is read from answers as the servers write them."""
 
 import json
 
 import pytest
 
-from specbench.features.servers.dialects.dialect import Arrival, metrics_of, speculation_of
-from specbench.features.servers.dialects.llama_cpp import SAMPLERS, LlamaCpp
-from specbench.features.servers.dialects.openai import OpenAi
-from specbench.features.servers.dialects.sglang import Sglang
-from specbench.features.servers.dialects.vllm import Vllm, ranges
+from specbench.features.servers.backends.backend import Arrival, metrics_of, speculation_of
+from specbench.features.servers.backends.llama_cpp import SAMPLERS, LlamaCpp
+from specbench.features.servers.backends.openai import OpenAi
+from specbench.features.servers.backends.sglang import Sglang
+from specbench.features.servers.backends.vllm import Vllm, ranges
 from specbench.features.servers.served import ServedRequest, ServedSampling, SpeculationCounts
 
 SAMPLING = ServedSampling(temperature=0.7, top_k=5, top_p=0.9, min_p=0.1)
@@ -20,10 +20,10 @@ def arrivals(*events: str) -> list[Arrival]:
     return [Arrival(json.loads(event), float(i)) for i, event in enumerate(events, 1)]
 
 
-@pytest.mark.parametrize("dialect", [Vllm(), LlamaCpp(), OpenAi(), Sglang()], ids=lambda dialect: dialect.name)
-def test_every_sampling_parameter_is_sent_with_every_request(dialect):
+@pytest.mark.parametrize("backend", [Vllm(), LlamaCpp(), OpenAi(), Sglang()], ids=lambda backend: backend.name)
+def test_every_sampling_parameter_is_sent_with_every_request(backend):
     request = ServedRequest(prompt="text", sampling=SAMPLING, max_tokens=8, seed=3)
-    _, body = dialect.body(request, "m")
+    _, body = backend.body(request, "m")
     sent = {**body, **body.get("sampling_params", {})}
     assert (sent["temperature"], sent["top_k"], sent["top_p"], sent["min_p"]) == (0.7, 5, 0.9, 0.1)
     assert 3 in (sent.get("seed"), sent.get("sampling_seed"))

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from msgspec import Struct
 
-from specbench.features.servers.dialects.answers import (
+from specbench.features.servers.backends.answers import (
     Arrival,
     Count,
     LogProbability,
@@ -24,7 +24,7 @@ from specbench.features.servers.dialects.answers import (
     rows_of,
     single_model,
 )
-from specbench.features.servers.dialects.dialect import Dialect, Samples, TestedOn, speculation_of
+from specbench.features.servers.backends.backend import Backend, Samples, TestedOn, speculation_of
 from specbench.features.servers.served import (
     Completion,
     Counters,
@@ -96,7 +96,7 @@ class ScoredText(Struct):
     choices: list[ScoredChoice]
 
 
-class Vllm(Dialect):
+class Vllm(Backend):
     """vLLM: `/v1/completions` with token ids; an event of a stream holds the tokens of one verification step."""
 
     name = "vllm"
@@ -116,7 +116,7 @@ class Vllm(Dialect):
         settings = (config.speculative_config if config else None) or {}
         speculation = converted_in(client, "/server_info", settings, SpeculativeConfig)
         return Description(
-            dialect=self.name,
+            backend=self.name,
             url=client.server.url,
             version=(version.version if version else None) or "",
             model=entry.id,

@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from specbench.features.servers.dialects.answers import Arrival, OpenAiStream, single_model
-from specbench.features.servers.dialects.dialect import Dialect, TestedOn
+from specbench.features.servers.backends.answers import Arrival, OpenAiStream, single_model
+from specbench.features.servers.backends.backend import Backend, TestedOn
 from specbench.features.servers.served import Completion, Description, ServedRequest
 from specbench.http_client import HttpClient
 
 
-class OpenAi(Dialect):
+class OpenAi(Backend):
     """OpenAI's `/v1/completions` and `/v1/chat/completions`, without token ids. Top-k and min-p may be ignored."""
 
     name = "openai"
@@ -18,7 +18,7 @@ class OpenAi(Dialect):
 
     async def describe(self, client: HttpClient, model: str) -> Description | None:
         entry = await single_model(client, model)
-        return Description(dialect=self.name, url=client.server.url, model=entry.id, repeats_seeds=False)
+        return Description(backend=self.name, url=client.server.url, model=entry.id, repeats_seeds=False)
 
     def body(self, request: ServedRequest, model: str) -> tuple[str, dict[str, Any]]:
         sampling = request.sampling
