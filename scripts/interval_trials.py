@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specbench.analysis.intervals import paired_test
 from specbench.analysis.length_predictions import predict
+from specbench.analysis.significance import paired_test
 from specbench.analysis.speed import speedup
 from specbench.decoding.traits import Theory
 from specbench.runs.record import Record, RoundRecord, UsageRecord
