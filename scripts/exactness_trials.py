@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from scripts.sections import environment
 from specbench.features.exactness.departures import HOTTER
 from specbench.features.exactness.martingales import ALARM, GROUPS
 from specbench.features.exactness.token_statistics import categories_of, statistics
@@ -244,6 +245,8 @@ says so. The other temperature is {HOTTER:g} times the requested one. The other 
 | fault | {columns} |
 | :-- |{dashes}
 {faults}
+
+{environment(is_timed=False)}
 """
 
 
