@@ -2,7 +2,7 @@
 
 All repeats of a prompt stay together. Where a run has repeats, the interval also contains what differs between them,
 such as a busy minute of the machine: prompts and repeats are two crossed groups (Cameron, Gelbach & Miller 2011), and
-the degrees of freedom are Satterthwaite's. scripts/interval_trials.py measures the coverage (results/intervals.md).
+the degrees of freedom are Satterthwaite's. `make intervals` measures the coverage (results/intervals.md).
 """
 
 import math

@@ -27,7 +27,7 @@ from specbench.decoding.traits import Theory
 Drafter = Literal["model", "stopped", "tree", "head", "lookup", "suffix", "ngram-cache", "chain"]
 WITHOUT_FORWARDS: tuple[Drafter, ...] = ("lookup", "suffix", "ngram-cache")
 # Prior standard deviation of the logarithm of a speedup between processes, which is weighted like so many runs. From
-# the differences between advice and later runs in `make advise-trials` at revision aaff4f68: 0.07, and 0.04 from
+# the differences between advice and later runs in eight trials at revision aaff4f68: 0.07, and 0.04 from
 # prompts alone.
 BETWEEN_RUNS, PRIOR_RUNS = 0.04, 4
 
