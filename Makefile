@@ -8,6 +8,7 @@ TYPES := build/types
 LLAMACPP := build/llamacpp
 VLLM := build/vllm
 SPECULATORS := build/speculators
+BENCH ?= kernel_prices bench_transformers bench_llamacpp block_prices quantized_prices
 ARGS ?=
 
 # Links that mirror the installed package, for tools that read files instead of importing.
@@ -17,7 +18,7 @@ ln -s $(CURDIR)/specbench/* $(CURDIR)/cli $(CURDIR)/configs $(CURDIR)/tasks $(TY
 ln -s $(CURDIR)/scripts $(TYPES)/
 endef
 
-.PHONY: run test test-slow test-servers test-speculators coverage check docs gate faults bench middle-models smollm2 head-table suites ledger real-text gate-trials draft-lengths draft-trees advise-trials replay intervals exactness-trials paper-specs gpu-check gpu-bench claims widening readme card tiny heads clean
+.PHONY: run test test-slow test-servers test-speculators coverage check docs gate faults bench suites ledger real-text intervals exactness-trials paper-specs gpu-check gpu-bench claims widening readme card tiny heads clean
 
 run: $(INSTALLED)  ## the first table: four methods on all six tasks, at 1/83 of the costs of a 7B model and a draft of 68M, two minutes
 	$(BIN)/specbench run -p tiny-7b -m sd,eagle,dflash,pld -n 6 --repeats 1 --allow-code-execution $(ARGS)
@@ -62,18 +63,6 @@ real-text: $(INSTALLED)  ## bundled models on real text, ARGS="--data wiki-summa
 	$(BIN)/specbench report --suite tiny-real-text -f md -o results/suites/tiny-real-text/README.md
 	$(BIN)/specbench archive export --suite tiny-real-text -o results/suites/tiny-real-text/runs.zip.xz
 
-draft-lengths: $(INSTALLED)  ## the prediction of the best draft length, tested on six settings (results/draft-lengths.md)
-	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.draft_length_trials $(ARGS)
-
-draft-trees: $(INSTALLED)  ## draft trees against chains, a few minutes: writes results/draft-trees.md
-	$(BIN)/python -m scripts.draft_trees $(ARGS)
-
-advise-trials: $(INSTALLED)  ## advice on eight cases, every candidate measured later, on an idle machine, an hour: writes results/advise.md
-	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m scripts.advise_trials $(ARGS)
-
-replay: $(INSTALLED)  ## replayed rounds against those of runs, a few minutes: writes results/replay.md
-	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m scripts.replay_trials $(ARGS)
-
 intervals: $(INSTALLED)  ## coverage of intervals and error rates of tests in simulations, 20 minutes: writes results/intervals.md
 	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.interval_trials $(ARGS)
 
@@ -83,18 +72,11 @@ exactness-trials: $(INSTALLED)  ## false alarms and power of `server verify` on 
 paper-specs: $(INSTALLED)  ## decode every run of the papers' suites with toy models, 8 minutes: writes results/paper-specs.md
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m scripts.paper_specs $(ARGS)
 
-gate-trials: $(INSTALLED)  ## measure false alarms and detected regressions of the gate, on an idle machine: writes results/gate-tiny.md
-	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.gate_trials $(ARGS)
-
 faults: $(INSTALLED)  ## fault injection: kills, damaged files, fuzzed configs, full disks, hostile code; writes results/faults.md
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults --out results/faults.md $(ARGS)
 
-bench: $(INSTALLED)  ## CPU kernels, transformers, llama.cpp and blocks of tokens: writes results/kernels.md, cpu-peers.md, llamacpp.md, block-prices.md and quantized-weights.md
-	$(BIN)/python -m scripts.kernel_prices
-	$(BIN)/python -m scripts.bench_transformers $(ARGS)
-	$(BIN)/python -m scripts.bench_llamacpp
-	$(BIN)/python -m scripts.block_prices
-	OMP_NUM_THREADS=1 $(BIN)/python -m scripts.quantized_prices
+bench: $(INSTALLED)  ## every CPU benchmark, or BENCH="kernel_prices" alone with its ARGS: writes a section per processor of its page in results/
+	for name in $(BENCH); do $(BIN)/python -m scripts.$$name $(ARGS) || exit 1; done
 
 test-servers: $(INSTALLED) $(LLAMACPP)/.installed $(VLLM)/.installed  ## tests against real servers on this machine, vLLM and llama.cpp: 4 GB to install, half an hour
 	SPECBENCH_SERVERS=1 HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/servers $(ARGS)
@@ -121,15 +103,6 @@ $(LLAMACPP)/.installed: scripts/llamacpp/requirements.txt
 	$(PYTHON) -m venv $(LLAMACPP)
 	$(LLAMACPP)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	touch $@
-
-middle-models: $(INSTALLED)  ## Polybasic's chains with middle models of two kinds of 4-bit weights, 5 minutes: writes results/middle-models.md
-	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m scripts.middle_models $(ARGS)
-
-head-table: $(INSTALLED)  ## heads of the bundled target beside a draft model and prompt lookup, 5 minutes: writes results/heads.md
-	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m scripts.head_table $(ARGS)
-
-smollm2: $(INSTALLED)  ## a real model, ARGS="--gguf FILE --data FOLDER", an hour: writes results/smollm2.md
-	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m scripts.smollm2 $(ARGS)
 
 # Uses a GPU machine's own Python: nothing is installed, and links mirror the installed package.
 gpu-check:  ## check logits, greedy tokens and sampled distributions on a GPU; writes results/DEVICE/check.md, exit code 5 if a check fails

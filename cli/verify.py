@@ -17,7 +17,7 @@ from specbench.cli.app import wrapped
 from specbench.cli.console import TerminalObserver, output_console, printable
 from specbench.cli.params import Method, Plugins, SharedOptions, pair_of_models, words
 from specbench.config.presets import require_presets
-from specbench.features.exactness.verdict import Outcome
+from specbench.features.exactness.outcome import Outcome
 from specbench.features.verify import CUTS, PROMPTS, TOKENS
 from specbench.reporting import escaping
 

@@ -21,7 +21,7 @@ from scripts.block_prices import SHAPES
 from scripts.llamacpp.blocks import CONTEXT, SIZES, BlockRow, block_row
 from scripts.llamacpp.peer import LlamaCpp, ServerFacts, serving
 from scripts.llamacpp.to_gguf import DTYPES
-from scripts.sections import processor, write_section
+from scripts.sections import environment, processor, write_section
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.method_records import complete, rounds_of
 from specbench.analysis.run_summary import RunSummary
@@ -288,11 +288,9 @@ def section(series: Sequence[Series], args: argparse.Namespace) -> Iterator[str]
         yield ""
         yield f"Speculation on the bundled pair, {args.gamma} drafted tokens:"
         yield from _table(drafting, speculative=True)
-    env = dict(series[0].summary.environment)
-    kept = {key: env[key] for key in ("cpu", "cores", "threads", "load_1min", "python", "packages", "git")}
-    servers = {"xllamacpp": next(iter(series[0].servers.values()))["version"]}
+    version = next(iter(series[0].servers.values()))["version"]
     yield ""
-    yield f"`{json.dumps(kept | servers)}`"
+    yield environment(series[0].summary.environment, xllamacpp=version)
 
 
 def _table(rows: Sequence[Row], speculative: bool) -> Iterator[str]:

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from scripts.sections import processor, write_section
+from scripts.sections import environment, processor, write_section
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.method_records import complete, seconds
 from specbench.analysis.speed import identical_output, speedup
@@ -134,7 +134,7 @@ def _section(folder: Path, models: str) -> list[str]:
         f" predicted from the measured acceptance, c = {cost_ratio} and block costs (goal: {LEAST_OF_THEORY:.2f}). If a block"
         f" cost as much as one token, the prediction would be {predicted}.",
         "",
-        f"`{json.dumps({k: dict(env)[k] for k in ('cpu', 'cores', 'threads', 'load_1min', 'python', 'packages', 'git')})}`",
+        environment(env),
     ]
     return lines
 

@@ -7,7 +7,6 @@ Sizes and engines alternate in one process per number of threads. The models hav
 """
 
 import argparse
-import json
 import multiprocessing
 import time
 from collections.abc import Iterator, Sequence
@@ -18,11 +17,10 @@ import numpy as np
 import torch
 from transformers import AutoConfig, PreTrainedConfig
 
-from scripts.sections import processor, write_section
+from scripts.sections import environment, processor, write_section
 from specbench.analysis.intervals import Estimate, interval_of_ratio
 from specbench.decoding.sampling import Tree
 from specbench.decoding.trees import shape_of_paths
-from specbench.machine.hardware import fingerprint
 from specbench.machine.memory import read_bandwidth
 from specbench.methods.tree_drafts import EAGLE_TREE
 from specbench.models.cached_session import CachedSession
@@ -352,7 +350,6 @@ def tree_table(rows: list[TreeRow]) -> list[str]:
 
 def section(rows: list[Row], mixture: list[MixtureRow], families: list[FamilyRow], trees: list[TreeRow]) -> list[str]:
     """Return the results on this processor as Markdown."""
-    env = dict(fingerprint())
     lines = [
         f"After a context of {CONTEXT} tokens:",
         "",
@@ -386,8 +383,7 @@ def section(rows: list[Row], mixture: list[MixtureRow], families: list[FamilyRow
         "",
         *tree_table(trees),
     ]
-    kept = {key: env[key] for key in ("cpu", "cores", "load_1min", "python", "packages", "git")}
-    return [*lines, "", f"`{json.dumps(kept)}`"]
+    return [*lines, "", environment()]
 
 
 if __name__ == "__main__":

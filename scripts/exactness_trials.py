@@ -17,12 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from scripts.sections import environment
 from specbench.features.exactness.departures import HOTTER
 from specbench.features.exactness.martingales import GROUPS, SIGNIFICANCE
+from specbench.features.exactness.outcome import Outcome
 from specbench.features.exactness.token_statistics import categories_of, statistics
 from specbench.features.exactness.token_tests import TokenTests
 from specbench.features.exactness.tolerance import Allowed
-from specbench.features.exactness.verdict import Outcome
 from specbench.features.servers.exactness.allowed import allowed
 from specbench.features.servers.exactness.calibration import Deviation, deviation_of
 from specbench.features.servers.exactness.kinds import SAMPLINGS, kinds_of
@@ -246,6 +247,8 @@ says so. The other temperature is {HOTTER:g} times the requested one. The other 
 | fault | {columns} |
 | :-- |{dashes}
 {faults}
+
+{environment(is_timed=False)}
 """
 
 

@@ -1,4 +1,4 @@
-"""Write every example output from one measurement of `make run`: `make readme`, or `python -m scripts.example_run`.
+"""Write every example output from one measurement of `make run`: `make readme`.
 
 The run is kept in results/readme/run.zip; with `--measure` it is measured first. From it come the outputs in README.md and
 docs/tutorial.md, the chart results/readme/speedup.svg, and with `--screenshot` results/readme/report.png, for which

@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from specbench.analysis.intervals import paired_test
+from scripts.sections import environment
 from specbench.analysis.length_predictions import predict
+from specbench.analysis.significance import paired_test
 from specbench.analysis.speed import speedup
 from specbench.decoding.traits import Theory
 from specbench.runs.record import Record, RoundRecord, UsageRecord
@@ -266,6 +267,7 @@ def main() -> None:
     for line in page(given.trials, given.seed):
         print(line, flush=True)
         lines.append(line)
+    lines += ["", environment(is_timed=False)]
     OUT.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 

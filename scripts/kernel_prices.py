@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scripts.sections import processor, write_section
+from scripts.sections import environment, processor, write_section
 from specbench import kernels
 from specbench.machine.memory import read_bandwidth, use_huge_pages
 from specbench.models.panel_codes import Codes, CodesProduct, PanelCodes
@@ -102,6 +102,7 @@ def main() -> None:
     for threads in args.threads:  # a process each: the number of threads is fixed before the first product
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             lines += pool.apply(part, (threads, args.dtypes))
+    lines.append(environment())
     write_section(args.out, processor(), lines, INTRODUCTION)
     print("\n".join(lines))
 

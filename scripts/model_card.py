@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
+from scripts.sections import environment
 from scripts.tiny_family import DOMAINS, PUBLISHED
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.number_format import SCORE
@@ -76,8 +77,8 @@ def main() -> None:
         ]
         families.append((name, lines))
     text = _card(families, args.prompts)
-    for path in (CARD, args.out):
-        write(path, text)
+    write(CARD, text)
+    write(args.out, f"{text}\n{environment()}\n")
     print(text)
 
 

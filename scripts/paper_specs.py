@@ -6,7 +6,6 @@ or of invented rows where a task has none. It shows that every run can be planne
 
 import argparse
 import json
-import platform
 import re
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from pathlib import Path
 
+from scripts.sections import environment
 from specbench.config.construct import Table
 from specbench.config.options import Options
 from specbench.config.presets import architecture_of, preset
@@ -182,7 +182,6 @@ def report(walked: Sequence[Walked], earlier: str = "") -> str:
         "`make paper-specs` decodes two prompts of every run of every suite. The models have the papers' architectures at toy"
         " width, and random weights; SPRINTER's and EAGLE's heads are random too. The data is synthetic or invented. This"
         " shows that every run can be planned, decoded and scored. No number here is a result of a paper.",
-        f"{platform.machine()}, Python {platform.python_version()}.",
         "| suite | runs | generations | failures | seconds |\n| :-- | --: | --: | --: | --: |\n"
         + "\n".join(rows[name] for name in sorted(rows)),
     ]
@@ -190,7 +189,7 @@ def report(walked: Sequence[Walked], earlier: str = "") -> str:
     others = [each for each in re.findall(r"^- ([\w-]+): (.*)$", earlier, re.M) if each[0] not in failed]
     every = [*others, *((suite, text) for suite, texts in failed.items() for text in texts)]
     failures = [f"- {suite}: {text}" for suite, text in sorted(every, key=itemgetter(0))]
-    return "\n\n".join([*lines, *(["\n".join(failures)] if failures else [])]) + "\n"
+    return "\n\n".join([*lines, *(["\n".join(failures)] if failures else []), environment(is_timed=False)]) + "\n"
 
 
 def main() -> None:

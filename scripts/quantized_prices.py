@@ -5,7 +5,6 @@ weights: only their shapes matter.
 """
 
 import argparse
-import json
 import multiprocessing
 import time
 from collections.abc import Sequence
@@ -16,10 +15,9 @@ import numpy as np
 import torch
 
 from scripts.block_prices import CONTEXT, SHAPES, llama, timed
-from scripts.sections import processor, write_section
+from scripts.sections import environment, processor, write_section
 from specbench.analysis.intervals import Estimate, interval_of_ratio
 from specbench.config.quantization_kind import NOT_QUANTIZED, QuantizationKind
-from specbench.machine.hardware import fingerprint
 from specbench.machine.memory import read_bandwidth
 from specbench.models.cached_session import CachedSession
 from specbench.models.lean import LeanModelRunner, network_of
@@ -74,9 +72,7 @@ def main() -> None:
     for threads in args.threads:  # a process each: the number of threads is fixed before the first product
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             rows += pool.apply(measured, (args.models, args.forms, threads, args.seconds))
-    env = dict(fingerprint())
-    kept = {key: env[key] for key in ("cpu", "cores", "load_1min", "python", "packages", "git")}
-    lines = [*table(rows), "", f"`{json.dumps(kept)}`"]
+    lines = [*table(rows), "", environment()]
     write_section(args.out, processor(), lines, INTRODUCTION)
     print("\n".join(lines))
 

@@ -1,10 +1,15 @@
-"""Pages of results with one section per processor. A measurement replaces the section of its own processor only."""
+"""The form of the pages in results/: a title, what is measured, the results, and the environment as a line of JSON.
 
+A timed page has one section per processor. A measurement replaces the section of its own processor only.
+"""
+
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from specbench.files import write
+from specbench.machine.hardware import Fingerprint, fingerprint
 
 CPUINFO = Path("/proc/cpuinfo")
 FLAGS = (
@@ -17,6 +22,8 @@ FLAGS = (
     "sve",
     "bf16",
 )  # kernels are chosen by these
+SOFTWARE = ("python", "packages", "git")
+MACHINE = ("cpu", "cores", "threads", "load_1min")  # of a timed page
 SECTION = re.compile(r"^## ", re.M)
 
 
@@ -32,6 +39,19 @@ def write_section(path: Path, heading: str, lines: Sequence[str], introduction: 
     first = "\n".join(introduction) if introduction else before
     path.parent.mkdir(parents=True, exist_ok=True)
     write(path, "\n\n".join([first.strip(), *(f"## {key}\n\n{text}" for key, text in texts.items())]).lstrip() + "\n")
+
+
+def environment(of_run: Fingerprint | None = None, is_timed: bool = True, **more: str) -> str:
+    """Return an environment as JSON in a line of Markdown.
+
+    Args:
+        of_run: The recorded environment of a run; None is this machine. A run records its number of threads.
+        is_timed: Whether the page has times, which depend on the machine.
+        **more: Further facts, such as the version of a server.
+    """
+    facts = dict(of_run or fingerprint())
+    keys = [key for key in MACHINE if of_run or key != "threads"] if is_timed else []
+    return f"`{json.dumps({key: facts[key] for key in (*keys, *SOFTWARE)} | more)}`"
 
 
 def processor(info: str | None = None) -> str:

@@ -1,4 +1,4 @@
-"""Train the bundled tiny family on the synthetic tasks: `make tiny`, or `python -m scripts.train_tiny`.
+"""Train the bundled tiny family on the synthetic tasks: `make tiny`.
 
 Training is in float32 on the CPU, with AdamW or Adafactor. Each finished stage is stored under build/tiny/, so that an
 interrupted training resumes with the next stage. Delete that folder after changing a recipe. The published weights are in

@@ -5,7 +5,6 @@ bit by bit. Then forwards of one token are timed at several costs, in alternatio
 """
 
 import argparse
-import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +15,7 @@ import torch
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
 from scripts.block_prices import timed
-from scripts.sections import processor, write_section
+from scripts.sections import environment, processor, write_section
 from specbench.analysis.intervals import Estimate, interval_of_ratio
 from specbench.analysis.number_format import HUNDREDTHS, NONE
 from specbench.config.construct import construct
@@ -27,7 +26,6 @@ from specbench.config.presets import preset
 from specbench.config.quantization_kind import NOT_QUANTIZED, QuantizationKind
 from specbench.data.prompting import encode
 from specbench.decoding.session import Session
-from specbench.machine.hardware import fingerprint
 from specbench.machine.memory import read_bandwidth
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.loader import load
@@ -98,9 +96,7 @@ def main() -> None:
     with torch.inference_mode():
         compared = [compare(form, args.prompts, args.tokens) for form in FORMS]
         forwards = [row for threads in args.threads for row in times(threads, args.seconds)]
-    env = dict(fingerprint())
-    kept = {key: env[key] for key in ("cpu", "cores", "load_1min", "python", "packages", "git")}
-    lines = [table_of_outputs(compared), "", table_of_times(forwards), "", f"`{json.dumps(kept)}`"]
+    lines = [table_of_outputs(compared), "", table_of_times(forwards), "", environment()]
     write_section(args.out, processor(), lines, INTRODUCTION)
     print("\n".join(lines))
 

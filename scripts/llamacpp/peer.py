@@ -3,6 +3,7 @@
 Importing this module registers the method `llama.cpp`.
 """
 
+import json
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -10,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import NotRequired, TypedDict
+from urllib.error import HTTPError
+from urllib.request import ProxyHandler, Request, build_opener
 
 import msgspec
-import requests
 
 from specbench.decoding.method import Method, Round, Sessions, StopCriteria
 from specbench.decoding.sampling import Sampler
@@ -20,6 +22,7 @@ from specbench.decoding.session import Usage
 
 SERVE = Path(__file__).with_name("serve_gguf.py")
 ANSWER_SECONDS, END_SECONDS = 600.0, 10.0  # the longest waits for an answer, and for the end of a server
+_HTTP = build_opener(ProxyHandler({}))  # no proxy
 
 
 class Timings(TypedDict):
@@ -93,10 +96,13 @@ def completion_of(content: bytes, tokens: int) -> Completion:
 
 def post(url: str, request: Mapping[str, object]) -> bytes:
     """Send a request to `/completion` and return the answer. Raises LlamaCppError if that is an error."""
-    reply = _HTTP.post(f"{url}/completion", json=request, timeout=ANSWER_SECONDS)
-    if reply.status_code != requests.codes.ok:
-        raise LlamaCppError(f"llama.cpp answered {reply.status_code}: {reply.text[:200]}")
-    return reply.content
+    body = Request(f"{url}/completion", json.dumps(request).encode(), {"Content-Type": "application/json"})
+    try:
+        with _HTTP.open(body, timeout=ANSWER_SECONDS) as reply:
+            return bytes(reply.read())
+    except HTTPError as error:
+        text = error.read().decode(errors="replace")
+        raise LlamaCppError(f"llama.cpp answered {error.code}: {text[:200]}") from None
 
 
 @dataclass
@@ -131,10 +137,6 @@ class LlamaCpp(Method, name="llama.cpp"):
         before = perf_counter() - begin - out.decode_seconds
         served.usage.prefill(len(models.ids), before)
         yield Round(out.tokens, counters={"drafted": out.drafted, "accepted": out.accepted}, at=before)
-
-
-_HTTP = requests.Session()
-_HTTP.trust_env = False  # no proxy
 
 
 @contextmanager

@@ -2,25 +2,24 @@
 
 All repeats of a prompt stay together. Where a run has repeats, the interval also contains what differs between them,
 such as a busy minute of the machine: prompts and repeats are two crossed groups (Cameron, Gelbach & Miller 2011), and
-the degrees of freedom are Satterthwaite's. scripts/interval_trials.py measures the coverage (results/intervals.md).
+the degrees of freedom are Satterthwaite's. `make intervals` measures the coverage (results/intervals.md).
 """
 
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from specbench.analysis.significance import jackknife, student_quantile
+
 FEWEST = 5
 LOST_FREEDOM = 1.5  # subtracted from the effective number of prompts; calibrated by scripts/interval_trials.py
-TERMS = 500  # of a continued fraction, which needs some tens of them
-LARGEST = 1e4  # t of a tail that small is not needed
 CAPITAL = 20.0  # a bet against a true mean reaches it with a probability of at most 1 / 20
 BETS = np.array([0.99, 0.5, 0.25, 0.1, 0.05, 0.02])  # stakes, as shares of the largest possible one
 BET_WEIGHTS = np.array([0.5, 0.1, 0.1, 0.1, 0.1, 0.1])
-STEPS = 80  # halvings of the interval that contains a quantile
+STEPS = 80  # halvings of the interval that contains a bound
 
 Statistic = Callable[[np.ndarray], Any]
 
@@ -79,7 +78,7 @@ def interval(table: np.ndarray, statistic: Callable[[np.ndarray], float]) -> Est
     value = float(statistic(table))
     if len(table) < FEWEST:
         return Estimate(value, None, None)
-    return _estimate(value, *_jackknife([statistic(np.delete(table, i, axis=0)) for i in range(len(table))]))
+    return _estimate(value, *jackknife([statistic(np.delete(table, i, axis=0)) for i in range(len(table))]))
 
 
 def interval_of_sums(table: np.ndarray, statistic: Statistic) -> Estimate:
@@ -87,7 +86,7 @@ def interval_of_sums(table: np.ndarray, statistic: Statistic) -> Estimate:
     value = float(statistic(table.sum(axis=0)))
     if len(table) < FEWEST:
         return Estimate(value, None, None)
-    return _estimate(value, *_jackknife(statistic(table.sum(axis=0) - table)))
+    return _estimate(value, *jackknife(statistic(table.sum(axis=0) - table)))
 
 
 def interval_of_ratio(table: np.ndarray, statistic: Statistic) -> Estimate:
@@ -109,7 +108,7 @@ def interval_of_ratio(table: np.ndarray, statistic: Statistic) -> Estimate:
 
     def error_without(parts: np.ndarray) -> tuple[float, float]:
         with np.errstate(divide="ignore", invalid="ignore"):  # nothing is left without the only repeat
-            return _jackknife(_log(np.asarray(statistic(whole - parts))))
+            return jackknife(_log(np.asarray(statistic(whole - parts))))
 
     error, freedom = crossed(
         (error_without(cells.sum(axis=1))[0], _weighted_freedom(cells[..., -1].sum(axis=1))),
@@ -123,7 +122,7 @@ def jackknifed_ratio(value: float, left_out: np.ndarray, weights: np.ndarray) ->
     """Return a positive value with its interval, from its values without each prompt in turn, and the prompts' weights."""
     if len(left_out) < FEWEST:
         return Estimate(value, None, None)
-    return _from_logs(value, _jackknife(_log(left_out))[0], _weighted_freedom(weights))
+    return _from_logs(value, jackknife(_log(left_out))[0], _weighted_freedom(weights))
 
 
 def crossed(
@@ -167,25 +166,6 @@ def _least_mean(values: np.ndarray) -> float:
     return low
 
 
-def paired_test(base: np.ndarray, new: np.ndarray, statistic: Callable[[np.ndarray], float]) -> tuple[float, float]:
-    """Return the change of a statistic between rows (prompts, values) of the same prompts, and its two-sided p-value."""
-    change = statistic(new) - statistic(base)
-    if np.array_equal(base, new) or len(base) < 2:
-        return change, 1.0
-    parts = [np.arange(len(base)) != i for i in range(len(base))]
-    error, freedom = _jackknife([statistic(new[k]) - statistic(base[k]) for k in parts])
-    if error == 0.0:
-        return change, 0.0 if change else 1.0
-    return change, student_tails(change / error, freedom)
-
-
-def _jackknife(left_out: "np.ndarray | list[float]") -> tuple[float, float]:
-    """Return the standard error of a statistic, and its degrees of freedom, from its values without each part in turn."""
-    values = np.asarray(left_out, dtype=float)
-    n = len(values)
-    return float(np.sqrt((n - 1) / n * ((values - values.mean()) ** 2).sum())), float(n - 1)
-
-
 def _weighted_freedom(weights: np.ndarray) -> float:
     """Return the degrees of freedom of the effective number of prompts."""
     return max(float(weights.sum() ** 2 / (weights**2).sum()) - LOST_FREEDOM, 1.0)
@@ -209,46 +189,3 @@ def _estimate(value: float, error: float, freedom: float) -> Estimate:
         return Estimate(value, None, None)
     half = error * student_quantile(freedom) if error else 0.0
     return Estimate(value, value - half, value + half)
-
-
-# Student's t distribution, with fractional degrees of freedom
-
-
-def student_tails(t: float, freedom: float) -> float:
-    """Return P(|T| >= |t|) of Student's distribution: I_x(freedom / 2, 1 / 2) at x = freedom / (freedom + t^2)."""
-    return incomplete_beta(freedom / 2.0, 0.5, freedom / (freedom + t * t))
-
-
-@cache
-def student_quantile(freedom: float, tails: float = 0.05) -> float:
-    """Return the t with P(|T| >= t) = `tails`: 1.96 for many degrees of freedom, 2.78 for four."""
-    low, high = 0.0, LARGEST
-    for _ in range(STEPS):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if student_tails(middle, freedom) > tails else (low, middle)
-    return high
-
-
-def incomplete_beta(a: float, b: float, x: float) -> float:
-    """Return the regularized incomplete beta function I_x(a, b), by its continued fraction (DLMF 8.17.22)."""
-    if x <= 0.0 or x >= 1.0:
-        return float(x >= 1.0)
-    if x > (a + 1.0) / (a + b + 2.0):  # where the fraction converges slowly
-        return 1.0 - incomplete_beta(b, a, 1.0 - x)
-    front = math.exp(
-        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x) - math.log(a)
-    )
-    return front / _fraction(a, b, x)
-
-
-def _fraction(a: float, b: float, x: float) -> float:
-    """Return the continued fraction 1 + d1 / (1 + d2 / (1 + ...)), from the innermost term outwards."""
-    value = 1.0
-    for term in range(TERMS, 0, -1):
-        m = term // 2
-        if term % 2:
-            d = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
-        else:
-            d = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
-        value = 1.0 + d / value
-    return value

@@ -6,7 +6,7 @@ Seconds are decoding seconds unless a name says end to end.
 from collections import defaultdict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import combinations
 from math import ceil, log2
 
 import numpy as np
@@ -15,10 +15,9 @@ from specbench.analysis.intervals import FEWEST, Estimate, Spread, by_prompt, by
 from specbench.analysis.method_records import Records, paired, seconds, token_count
 from specbench.analysis.metric import Clock, Direction, Metric, Over, comparison, has_sd, is_compared, metric, register
 from specbench.analysis.number_format import CHANGE, MILLISECONDS, PERCENT, TENTHS, TIMES
+from specbench.analysis.significance import holm, paired_exchanges, permutation_p
 
 ALPHA = 0.05  # familywise error rate of all comparisons of a run
-EXHAUSTIVE = 14  # prompts up to which all exchanges are tried
-EXCHANGES = 20_000  # random exchanges for more prompts
 
 
 def tokens_per_second(rows: Records, end_to_end: bool = False) -> float:
@@ -398,12 +397,12 @@ def ranks(rows: Mapping[str, Records], end_to_end: bool) -> dict[str, Rank]:
     whole = totals.sum(axis=1)
     speeds = whole[:, 0] / whole[:, 1]
     pairs = list(combinations(range(len(names)), 2))
-    exchanges = _exchanges(totals.shape[1])
-    p = [_p_value(totals[i], totals[j], exchanges) for i, j in pairs]
+    exchanges = paired_exchanges(totals.shape[1])
+    p = [permutation_p(_ratios(totals[i], totals[j], exchanges)) for i, j in pairs]
     ratio = end_to_end_speedup if end_to_end else speedup
     differs = {
         (i, j): differ and _excludes_one(ratio(rows[names[i]], rows[names[j]]))
-        for (i, j), differ in zip(pairs, holm(p), strict=True)
+        for (i, j), differ in zip(pairs, holm(p, ALPHA), strict=True)
     }
     out = {}
     for k, name in enumerate(names):
@@ -424,31 +423,11 @@ def fewest_prompts(methods: int) -> int:
     return max(ceil(log2(2 * pairs / ALPHA)), FEWEST) if pairs else FEWEST
 
 
-def holm(p: Sequence[float], alpha: float = ALPHA) -> list[bool]:
-    """Return which hypotheses Holm's step-down procedure rejects at a familywise error rate."""
-    rejected = [False] * len(p)
-    for position, i in enumerate(sorted(range(len(p)), key=lambda i: p[i])):
-        if p[i] > alpha / (len(p) - position):
-            break
-        rejected[i] = True
-    return rejected
-
-
-def _exchanges(prompts: int) -> np.ndarray:
-    """Return a (permutations, prompts) array; 1 marks an exchanged prompt. The first row is all zeros."""
-    if prompts <= EXHAUSTIVE:
-        return np.array(list(product((0.0, 1.0), repeat=prompts)))
-    drawn = np.random.default_rng(0).integers(0, 2, (EXCHANGES, prompts)).astype(float)
-    drawn[0] = 0.0
-    return drawn
-
-
-def _p_value(one: np.ndarray, other: np.ndarray, exchanges: np.ndarray) -> float:
-    """Return the two-sided p-value of the ratio of two speeds, from tokens and seconds (prompts, 2) of both methods."""
+def _ratios(one: np.ndarray, other: np.ndarray, exchanges: np.ndarray) -> np.ndarray:
+    """Return absolute log-ratios of two speeds, (permutations,), from tokens and seconds (prompts, 2) of both methods."""
     ours = one.sum(axis=0) + exchanges @ (other - one)  # (permutations, 2)
     theirs = one.sum(axis=0) + other.sum(axis=0) - ours
-    ratios = np.abs(np.log(ours[:, 0] / ours[:, 1]) - np.log(theirs[:, 0] / theirs[:, 1]))
-    return float(np.mean(ratios >= ratios[0] - 1e-12))
+    return np.asarray(np.abs(np.log(ours[:, 0] / ours[:, 1]) - np.log(theirs[:, 0] / theirs[:, 1])))
 
 
 def _totals(methods: Sequence[Records], end_to_end: bool) -> np.ndarray:

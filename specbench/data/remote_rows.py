@@ -137,16 +137,25 @@ class WebFile(NamedTuple):
 
     def download(self) -> None:
         """Download the file into the cache. Raises OSError if it cannot be reached, ValueError if its content is another."""
-        import requests  # slow to import
-
-        answer = requests.get(self.url, timeout=TIMEOUT)
-        answer.raise_for_status()
-        if hashlib.sha256(answer.content).hexdigest() != self.sha256:
+        content = _body(self.url)
+        if hashlib.sha256(content).hexdigest() != self.sha256:
             raise ValueError(f"{self.url} is not the expected file: its checksum differs")
         self.cached.parent.mkdir(parents=True, exist_ok=True)
         part = self.cached.with_name(f"{self.name}.part")  # renamed when complete
-        part.write_bytes(answer.content)
+        part.write_bytes(content)
         part.replace(self.cached)
+
+
+def _body(url: str) -> bytes:
+    """Return the body of an answer, after redirections. Raises OSError."""
+    from http.client import HTTPException  # imported here to keep `list` and `--help` fast
+    from urllib.request import urlopen
+
+    try:
+        with urlopen(url, timeout=TIMEOUT) as answer:
+            return bytes(answer.read())
+    except HTTPException as error:  # such as an answer that ends early
+        raise OSError(f"{url}: {type(error).__name__}: {error}") from None
 
 
 def read_web(file: WebFile, task: str) -> Rows:

@@ -49,7 +49,8 @@ HUB = (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIs
 CONSTRUCTION = threading.RLock()  # held while transformers makes a model: it replaces methods of its classes meanwhile
 # Tokenizers that split this text alike are considered the same.
 PROBE = "How many apples?\n  Zwölf — 12 + 30 = 42; def f(x):\n\treturn x ** 2"
-CLIENTS = ("httpx", "httpcore", "requests", "urllib3")  # HTTP libraries of the various hub clients
+# HTTP libraries of the various hub clients
+CLIENTS = ("httpx", "httpx2", "httpcore", "httpcore2", "requests", "urllib3")
 
 
 def read_config(source: str | Path, revision: str | None = None, gguf_file: str = "") -> PreTrainedConfig:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from specbench.analysis.speed import Rank, fewest_prompts, holm, longest_generation, ranks, speedup
+from specbench.analysis.speed import Rank, fewest_prompts, longest_generation, ranks, speedup
 from tests.fixtures.records import record
 
 PROMPTS = 40
@@ -72,12 +72,6 @@ def test_methods_are_ranked_from_the_first_number_of_prompts_that_can_tell_them_
 
 def test_a_single_method_has_no_rank():
     assert ranks({"a": rows("a", 1.0)}, False) == {}
-
-
-def test_holm_rejects_in_steps():
-    assert holm([0.01, 0.04, 0.03]) == [True, False, False]
-    assert holm([0.01, 0.02, 0.03]) == [True, True, True]
-    assert holm([]) == []
 
 
 def test_methods_differ_only_if_the_interval_of_their_ratio_excludes_one():

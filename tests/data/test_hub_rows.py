@@ -40,6 +40,8 @@ def served(tmp_path, monkeypatch):
             requested.append(self.path)
             found = self.path.endswith("question.jsonl")
             self.send_response(200 if found else 404)
+            if self.path.startswith("/cut"):
+                self.send_header("Content-Length", str(len(CONTENT) + 1))
             self.end_headers()
             self.wfile.write(CONTENT if found else b"")
 
@@ -65,7 +67,9 @@ def test_a_file_is_downloaded_once_and_read_from_the_cache(served):
     assert read_web(file, "spec-bench").rows == ROWS and len(requested) == 2, "a damaged file is downloaded again"
 
 
-@pytest.mark.parametrize(("name", "sha256"), [("question.jsonl", "0" * 64), ("absent.jsonl", SUM)])
+@pytest.mark.parametrize(
+    ("name", "sha256"), [("question.jsonl", "0" * 64), ("absent.jsonl", SUM), ("cut/question.jsonl", SUM)]
+)
 def test_another_file_or_none_is_an_error_with_help(served, name, sha256):
     url, _ = served
     file = WebFile(f"{url}/{name}", sha256)

@@ -6,8 +6,8 @@ import shutil
 
 import pytest
 import torch
+from httpx2 import ConnectError  # of huggingface_hub's client
 from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
-from requests.exceptions import RequestException
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig
 
@@ -167,7 +167,7 @@ def hub_error(kind):
 
 
 @pytest.mark.parametrize(
-    "cause", [LocalEntryNotFoundError("no file"), HFValidationError("bad name"), RequestException()]
+    "cause", [LocalEntryNotFoundError("no file"), HFValidationError("bad name"), ConnectError("no route")]
 )
 def test_a_hub_that_cannot_be_reached_is_distinguished_from_a_damaged_file(cause):
     assert "cannot be fetched" in str(unreadable("target", "org/name", hub_error(cause)))

@@ -1,6 +1,9 @@
 """Conversion to GGUF, and answers of a llama.cpp server. No test starts a server."""
 
 import json
+from email.message import Message
+from io import BytesIO
+from urllib.error import HTTPError
 
 import numpy as np
 import pytest
@@ -120,6 +123,15 @@ def test_an_answer_that_is_not_that_of_the_request_is_an_error(content, message)
         peer.completion_of(content, 3)
 
 
+def test_an_error_status_is_an_error_with_the_servers_text(monkeypatch):
+    def fail(request, timeout):
+        raise HTTPError(request.full_url, 503, "", Message(), BytesIO(b"loading"))
+
+    monkeypatch.setattr(peer._HTTP, "open", fail)
+    with pytest.raises(peer.LlamaCppError, match="503: loading"):
+        peer.post("http://127.0.0.1:1", {"prompt": [5]})
+
+
 def test_a_request_is_greedy_has_a_fixed_length_and_reuses_no_prompt():
     request = peer.request_of([5, 6], 3)
     assert (request["prompt"], request["n_predict"]) == ([5, 6], 3)
@@ -128,10 +140,8 @@ def test_a_request_is_greedy_has_a_fixed_length_and_reuses_no_prompt():
 
 
 def test_the_decoding_time_is_the_servers_and_the_rest_of_the_call_is_prefill(monkeypatch):
-    class Reply:
-        status_code, content = 200, with_timings(draft_n=8, draft_n_accepted=5)
-
-    monkeypatch.setattr(peer._HTTP, "post", lambda *args, **options: Reply())
+    content = with_timings(draft_n=8, draft_n_accepted=5)
+    monkeypatch.setattr(peer._HTTP, "open", lambda *args, **options: BytesIO(content))
     ticks = iter([10.0, 10.5])
     monkeypatch.setattr(peer, "perf_counter", lambda: next(ticks))
     models, clock = TableModels({}, [1, 2]), iter([0.0, 0.5])

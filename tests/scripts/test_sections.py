@@ -1,6 +1,8 @@
 """Pages of results with one section per processor."""
 
-from scripts.sections import processor, write_section
+import json
+
+from scripts.sections import environment, processor, write_section
 
 HERE = """processor\t: 0
 vendor_id\t: AuthenticAMD
@@ -33,3 +35,11 @@ def test_processors_of_one_name_differ_by_family_model_and_instruction_sets():
     assert processor(HERE) == "AMD EPYC, family 25, model 17, avx2 avx512f"
     assert processor(HERE.replace(" avx512f", "").replace(": 17", ": 1")) == "AMD EPYC, family 25, model 1, avx2"
     assert processor("processor\t: 0\nFeatures\t: fp asimd sve\nCPU part\t: 0xd40\n") == "ARM, part 0xd40, asimd sve"
+
+
+def test_the_environment_has_facts_of_the_machine_only_on_a_timed_page():
+    timed, plain = json.loads(environment(server="1.2").strip("`")), json.loads(environment(is_timed=False).strip("`"))
+    assert list(timed) == ["cpu", "cores", "load_1min", "python", "packages", "git", "server"]
+    assert list(plain) == ["python", "packages", "git"]
+    recorded = {key: key for key in ("cpu", "cores", "threads", "load_1min", "python", "packages", "git", "gpu")}
+    assert list(json.loads(environment(recorded).strip("`"))) == [key for key in recorded if key != "gpu"]

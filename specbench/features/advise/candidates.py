@@ -13,12 +13,13 @@ from typing import Any, Literal
 import numpy as np
 
 from specbench.analysis.costs import ForwardPrices, RoundCosts, Sizes, host_per_forward, prices_of, run_sizes, sizes_of
-from specbench.analysis.intervals import Estimate, jackknifed_ratio, student_quantile
+from specbench.analysis.intervals import Estimate, jackknifed_ratio
 from specbench.analysis.length_predictions import costs_of
 from specbench.analysis.method_records import Records
 from specbench.analysis.predictions import BreakEven
 from specbench.analysis.replay import ExpectedRounds
 from specbench.analysis.run_summary import MethodSummary, RunSummary
+from specbench.analysis.significance import student_quantile
 from specbench.analysis.theory import drafting_sizes
 from specbench.config.construct import Table
 from specbench.decoding.traits import Theory
@@ -26,7 +27,7 @@ from specbench.decoding.traits import Theory
 Drafter = Literal["model", "stopped", "tree", "head", "lookup", "suffix", "ngram-cache", "chain"]
 WITHOUT_FORWARDS: tuple[Drafter, ...] = ("lookup", "suffix", "ngram-cache")
 # Prior standard deviation of the logarithm of a speedup between processes, which is weighted like so many runs. From
-# the differences between advice and later runs in `make advise-trials` at revision aaff4f68: 0.07, and 0.04 from
+# the differences between advice and later runs in eight trials at revision aaff4f68: 0.07, and 0.04 from
 # prompts alone.
 BETWEEN_RUNS, PRIOR_RUNS = 0.04, 4
 

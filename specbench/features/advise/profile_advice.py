@@ -11,10 +11,11 @@ from pathlib import Path
 
 from specbench.analysis.acceptance_profile import AcceptanceProfile, Drafts
 from specbench.analysis.costs import prices_of, run_sizes
-from specbench.analysis.intervals import Estimate, student_quantile
+from specbench.analysis.intervals import Estimate
 from specbench.analysis.length_predictions import costs_of, is_covered
 from specbench.analysis.method_records import complete
 from specbench.analysis.number_format import THREE_DIGITS, TIMES
+from specbench.analysis.significance import student_quantile
 from specbench.analysis.summary import summary_of
 from specbench.errors import ConfigError
 from specbench.reporting.tables import Table

@@ -1,6 +1,6 @@
 """The kinds of measurements that can be compared: how each is recognized, read and compared.
 
-A new kind is one entry of KINDS. Its comparison judges `Comparable` values (`specbench/features/gate/judge.py`).
+A new kind is one entry of KINDS. Its comparison judges `Comparable` values (`specbench/features/gate/changes.py`).
 """
 
 from collections.abc import Callable, Sequence

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from specbench.analysis.acceptance_profile import AcceptanceProfile
-from specbench.features.gate.judge import Comparable, Moments, judge
+from specbench.features.gate.changes import Comparable, Moments, judge
 from specbench.features.gate.verdict import Finding, GateLimits, GateVerdict, Quantity, Status
 
 

@@ -8,8 +8,8 @@ same in another time (*overhead changed*), and a baseline that is slower relativ
 from collections.abc import Sequence
 
 from specbench.features.gate import decoding_checks as checks
+from specbench.features.gate.changes import Comparable, judge, ratio
 from specbench.features.gate.decoding_checks import effect, shared
-from specbench.features.gate.judge import Comparable, judge, ratio
 from specbench.features.gate.run_differences import _setting_of, changed_settings, differences, replaced_drafts, tables
 from specbench.features.gate.snapshot import GenerationSummary, MeasuredRun
 from specbench.features.gate.verdict import Finding, GateLimits, GateVerdict, Quantity, Status, sides

@@ -11,7 +11,7 @@ import numpy as np
 from specbench import scoring
 from specbench.analysis.metric import METRICS, Direction, metric_of
 from specbench.analysis.number_format import SCORE, TIMES
-from specbench.features.gate.judge import Blocks, Comparable, Paired, judge, ratio
+from specbench.features.gate.changes import Blocks, Comparable, Paired, judge, ratio
 from specbench.features.gate.snapshot import GenerationSummary, MeasuredRun, Timings
 from specbench.features.gate.verdict import Finding, GateLimits, Quantity, Status, sides
 from specbench.scoring import Scored

@@ -11,8 +11,8 @@ import numpy as np
 
 from specbench.analysis.metric import METRICS, Direction, metric_of
 from specbench.analysis.number_format import SCORE, TIMES
-from specbench.features.exactness.verdict import Outcome
-from specbench.features.gate.judge import Blocks, Comparable, Paired, judge, mean
+from specbench.features.exactness.outcome import Outcome
+from specbench.features.gate.changes import Blocks, Comparable, Paired, judge, mean
 from specbench.features.gate.run_differences import tables
 from specbench.features.gate.verdict import Finding, GateLimits, GateVerdict, Quantity, Status
 from specbench.features.servers.exactness.stored_verdict import VerificationResult

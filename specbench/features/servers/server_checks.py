@@ -1,6 +1,8 @@
 """What a server offers to `specbench server`: checks of one endpoint, with advice."""
 
-from specbench.errors import ConfigError
+import asyncio
+
+from specbench.errors import ConfigError, MissingAsset
 from specbench.features.servers.backends.backend import TestedOn
 from specbench.features.servers.endpoint import Endpoint, connected
 from specbench.features.servers.exactness.reference import Served
@@ -12,6 +14,17 @@ from specbench.observer import Observer
 
 PROMPT = "Question: what is three plus four? Answer:"
 TOKENS = 16
+SECONDS = 60.0  # longest duration of a request
+
+
+def checks_of_url(url: str, key_env: str, observer: Observer) -> list[Check]:
+    """Return the checks of the server at a URL. Raises ConfigError and MissingAsset."""
+    try:
+        return asyncio.run(check_server(Server(url, key_env, SECONDS), observer=observer))
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    except RequestFailed as error:
+        raise MissingAsset(f"{url}: {error}") from None
 
 
 async def check_server(server: Server, model: str = "", observer: Observer | None = None) -> list[Check]:

@@ -7,7 +7,7 @@ from specbench.config.options import Options
 from specbench.config.pair import Pair
 from specbench.decoding.sampling import OtherRandomness
 from specbench.errors import ConfigError
-from specbench.features.exactness.verdict import Outcome
+from specbench.features.exactness.outcome import Outcome
 from specbench.features.verify.enumeration import ExactComparison, examine, examine_drafts
 from specbench.resolution.methods import Methods
 from specbench.resolution.partial_method import PartialMethod

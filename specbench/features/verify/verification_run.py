@@ -14,8 +14,8 @@ from specbench.config.request import Request
 from specbench.data.prompting import encode_firsts
 from specbench.decoding.method import Method
 from specbench.errors import ConfigError, MissingAsset
+from specbench.features.exactness.outcome import Outcome
 from specbench.features.exactness.power import Power
-from specbench.features.exactness.verdict import Outcome
 from specbench.features.verify import CUTS
 from specbench.features.verify.case import Case, CheckKind, CheckResult, Decoding
 from specbench.features.verify.enumerated import Enumeration, enumerated

@@ -10,7 +10,6 @@ from specbench.config.options import Options
 from specbench.config.request import Request
 from specbench.features.gate.comparison import ANCHOR, compare
 from specbench.features.gate.decoding_checks import decoding, log_ratios
-from specbench.features.gate.judge import mcnemar, welch
 from specbench.features.gate.snapshot import Snapshot, load, pooled, read_runs
 from specbench.features.gate.verdict import GateLimits, GateVerdict, Status, exit_code
 from tests.fixtures.fabricated import CONFIG, ENVIRONMENT, generations, measured, quiet, session, without_prompts
@@ -290,21 +289,3 @@ def test_a_missing_reference_for_the_engine_is_named_with_its_role():
     assert engine.title == "engine not compared"
     why = "hf-generate, the reference for the engine, was not measured in both runs; help: add -m hf-generate; within"
     assert engine.detail.startswith(why), "the ratios within the runs follow"
-
-
-# The significance tests of verdicts, against known values and on random data
-
-
-def test_mcnemar_uses_the_binomial_distribution():
-    assert mcnemar(0, 8) == 2 / 2**8
-    assert mcnemar(9, 1) == pytest.approx(2 * 11 / 2**10)
-    assert (mcnemar(3, 3), mcnemar(0, 0)) == (1.0, 1.0)
-
-
-def test_p_values_of_welch_are_uniform_under_the_null_hypothesis():
-    """2,000 pairs of five normal values: 1 % of p below .01, give or take .67 (three standard deviations)."""
-    rng = np.random.default_rng(0)
-    found = [welch(rng.normal(size=5), rng.normal(size=5)).p for _ in range(2000)]
-    assert np.mean(np.array(found) < 0.01) == pytest.approx(0.01, abs=0.0067)
-    assert np.mean(found) == pytest.approx(0.5, abs=0.03)
-    assert welch([1.0, 1.0], [1.0, 1.0]).p == 1.0 and welch([1.0, 1.0], [2.0, 2.0]) == (1.0, 0.0)

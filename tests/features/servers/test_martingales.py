@@ -10,7 +10,7 @@ from specbench.features.exactness.martingales import GROUPS, SIGNIFICANCE
 from specbench.features.exactness.token_statistics import looked_up_token
 from specbench.features.servers.exactness import served_checks
 from specbench.features.servers.exactness.allowed import allowed
-from specbench.features.servers.exactness.seeds import at_least, chance_of_output
+from specbench.features.servers.exactness.seeds import chance_of_output
 from specbench.features.servers.exactness.served_checks import ReferenceRow, SampledCheck, greedy_check, worst
 from specbench.features.servers.served import ServedSampling
 
@@ -107,11 +107,6 @@ def test_the_chance_of_an_output_is_its_probability_at_the_edge_of_the_tolerance
     assert chance_of_output(logits, (0, 1), PLAIN, 0.0) == pytest.approx(1.0 / 16.0)
     largest = 1.5 / (1.5 + 3.0 / 1.5)  # of each token, if its weight is 1.5 times as large and others are smaller
     assert chance_of_output(logits, (0, 1), PLAIN, math.log(1.5)) == pytest.approx(largest**2)
-
-
-def test_the_number_of_independent_events_has_the_tail_of_its_distribution():
-    assert at_least(0, [0.3]) == 1.0 and at_least(2, [0.5, 0.5]) == pytest.approx(0.25)
-    assert at_least(1, [0.1, 0.2]) == pytest.approx(1.0 - 0.9 * 0.8) and at_least(1, []) == 0.0
 
 
 def test_a_lookup_continues_the_last_occurrence_of_the_longest_ngram():

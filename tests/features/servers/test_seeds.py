@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from scripts import exactness_trials
-from specbench.features.exactness.verdict import Outcome
+from specbench.features.exactness.outcome import Outcome
 from specbench.features.servers.exactness.seeds import SeedCheck, SeededOutputs, least_repeated, p_of_exchanges
 from specbench.features.servers.exactness.two_samples import PromptOutputs
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from specbench.features.exactness.verdict import Outcome
+from specbench.features.exactness.outcome import Outcome
 from specbench.features.gate.verdict import GateLimits, Status
 from specbench.features.servers.exactness.stored_verdict import KindVerdict, VerificationResult
 from specbench.features.servers.load.blocks import Pace

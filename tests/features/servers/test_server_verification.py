@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from specbench.cli.params import SharedOptions
 from specbench.errors import ConfigError
-from specbench.features.exactness.verdict import Outcome
+from specbench.features.exactness.outcome import Outcome
 from specbench.features.servers.backends.vllm import Vllm
 from specbench.features.servers.exactness.calibration import deviation_of
 from specbench.features.servers.exactness.kinds import shared_cause

@@ -7,7 +7,7 @@ import torch
 
 from specbench.config.quantization_kind import QuantizationKind
 from specbench.decoding.targets import Last
-from specbench.features.exactness.verdict import Outcome
+from specbench.features.exactness.outcome import Outcome
 from specbench.features.verify.enumeration import TableModels, distance, joint_distribution
 from specbench.kernels import kernels
 from specbench.methods.autoregressive import Autoregressive

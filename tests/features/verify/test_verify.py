@@ -20,7 +20,7 @@ from specbench.decoding.drafting import roll
 from specbench.decoding.method import Method
 from specbench.decoding.rejection import Verified, verify
 from specbench.decoding.sampling import Draft, Sampler
-from specbench.features.exactness.verdict import Outcome
+from specbench.features.exactness.outcome import Outcome
 from specbench.features.verify.case import Case, Decoding
 from specbench.features.verify.verification_run import verify as verified
 from specbench.methods.speculative import Speculative

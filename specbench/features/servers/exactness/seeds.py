@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import Tensor
 
+from specbench.analysis.significance import binomial_at_most, occurrences_at_least, permutation_p, permuted_labels
 from specbench.features.exactness.martingales import SIGNIFICANCE
 from specbench.features.servers.exactness.allowed import allowed
-from specbench.features.servers.exactness.two_samples import Output, PromptOutputs, exchanged
+from specbench.features.servers.exactness.two_samples import Output, PromptOutputs
 from specbench.features.servers.served import ServedSampling
 
 REPEATING = (
@@ -44,8 +45,7 @@ class SeedCheck:
     @property
     def repeats_p(self) -> float:
         """The probability that so few outputs are repeated, if each of them is with a probability of `repeating`."""
-        share, n = self.repeating, self.pairs
-        return sum(math.comb(n, k) * share**k * (1.0 - share) ** (n - k) for k in range(self.equal + 1))
+        return binomial_at_most(self.equal, self.pairs, self.repeating)
 
     @property
     def number_of_tests(self) -> int:
@@ -89,7 +89,7 @@ class SeededOutputs:
             others=len(compared),
             others_equal=equal,
             others_expected=sum(expected),
-            others_p=at_least(equal, expected) if p is None else p,
+            others_p=occurrences_at_least(equal, expected) if p is None else p,
             is_promised=repeating is not None,
             repeating=repeating or 0.0,
         )
@@ -113,14 +113,6 @@ def least_repeated(tolerance: float, temperature: float, length: int) -> float:
     return REPEATING * max(1.0 - 2.0 * math.tanh(tolerance / temperature), 0.0) ** length
 
 
-def at_least(count: int, chances: Sequence[float]) -> float:
-    """Return the probability that at least `count` of independent events with these probabilities occur; 1 without events."""
-    ways = np.array([1.0])  # the distribution of the number of events
-    for chance in chances:
-        ways = np.convolve(ways, [1.0 - chance, chance])
-    return float(min(1.0, ways[count:].sum())) if count else 1.0
-
-
 def p_of_exchanges(prompts: Sequence[PromptOutputs], permutations: int, seed: int = 0) -> float:
     """Return the p that outputs of one server are equal so often, compared with exchanges of outputs with another server.
 
@@ -132,6 +124,6 @@ def p_of_exchanges(prompts: Sequence[PromptOutputs], permutations: int, seed: in
         outputs = [*each.on, *each.off]
         is_on = np.array([1.0] * len(each.on) + [0.0] * len(each.off))
         equal = np.array([[float(a == b) for b in outputs] for a in outputs])
-        drawn = np.vstack([is_on, exchanged(is_on, permutations, chooser)])  # (1 + permutations, m)
+        drawn = permuted_labels(is_on, permutations, chooser)  # (1 + permutations, m)
         sums += ((drawn @ equal) * drawn).sum(-1)
-    return float((sums >= sums[0] - 1e-9).mean())
+    return permutation_p(sums)

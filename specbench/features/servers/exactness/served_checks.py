@@ -1,6 +1,5 @@
 """Whether served tokens follow the reference: greedy and sampled checks of requests of one kind."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, Self
@@ -8,6 +7,7 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor
 
+from specbench.analysis.significance import fisher
 from specbench.features.exactness.departures import Detectable
 from specbench.features.exactness.martingales import GROUPS, SIGNIFICANCE
 from specbench.features.exactness.token_statistics import categories_of, statistics
@@ -62,9 +62,7 @@ class GreedyTexts:
     @property
     def p(self) -> float:
         """The p of Fisher's exact test that the share of differences is no larger than that of the other server."""
-        n, both = self.outputs, self.differing + self.off_differing
-        ways = [math.comb(n, k) * math.comb(n, both - k) for k in range(self.differing, min(n, both) + 1)]
-        return sum(ways) / math.comb(2 * n, both)
+        return fisher(self.differing, self.off_differing, self.outputs)
 
 
 @dataclass(frozen=True)

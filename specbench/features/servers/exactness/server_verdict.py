@@ -9,8 +9,8 @@ from pathlib import Path
 from specbench.features.exactness.departures import DepartureKind, Detectable
 from specbench.features.exactness.evidence import LARGEST_VARIATION
 from specbench.features.exactness.martingales import SIGNIFICANCE
+from specbench.features.exactness.outcome import Outcome
 from specbench.features.exactness.power import missed_alone
-from specbench.features.exactness.verdict import Outcome
 from specbench.features.servers.exactness.calibration import Deviation
 from specbench.features.servers.exactness.kinds import shared_cause
 from specbench.features.servers.exactness.served_checks import KindResult, SampledTests, pooled

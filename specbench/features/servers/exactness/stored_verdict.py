@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from specbench.features.exactness.departures import Detectable
 from specbench.features.exactness.martingales import GROUPS, SIGNIFICANCE
+from specbench.features.exactness.outcome import Outcome
 from specbench.features.exactness.token_tests import TestResult
-from specbench.features.exactness.verdict import Outcome
 from specbench.features.servers.exactness.calibration import Deviation
 from specbench.features.servers.exactness.seeds import SeedCheck
 from specbench.features.servers.exactness.served_checks import (

@@ -14,11 +14,11 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 
+from specbench.analysis.significance import normal_quantile, permutation_p, permuted_labels
 from specbench.features.exactness.departures import DepartureKind, Detectable
 from specbench.features.exactness.martingales import GROUPS, SIGNIFICANCE
 from specbench.features.exactness.token_tests import TestResult
@@ -154,7 +154,7 @@ class TwoSampleCheck:
         """
         found = self._control.tested(group)
         z = found.z_of_means if found else 0.0
-        needed = NormalDist().inv_cdf(1.0 - alarm / 2.0) + NormalDist().inv_cdf(POWER)
+        needed = normal_quantile(1.0 - alarm / 2.0) + normal_quantile(POWER)
         size = 1.0 + (CONTROL - 1.0) * needed / z if z > 1.0 else None
         return [Detectable(kind=DepartureKind.temperature, size=size, largest=CONTROL, variation=None)]
 
@@ -179,7 +179,7 @@ def permutation_test(
     for at, each in enumerate(usable):
         outputs = [*each.on, *each.off]
         labels = np.array([1.0 / len(each.on)] * len(each.on) + [-1.0 / len(each.off)] * len(each.off))
-        drawn = np.vstack([labels, exchanged(labels, permutations, chooser)])  # (1 + permutations, m)
+        drawn = permuted_labels(labels, permutations, chooser)  # (1 + permutations, m)
         for name, kernel in _kernels(outputs, only_first).items():
             value = np.concatenate([((part @ kernel) * part).sum(-1) for part in _chunks(drawn)])
             sums[name] = sums.get(name, 0.0) + value
@@ -195,7 +195,7 @@ def permutation_test(
     return Permuted(
         name,
         float(scores[name][0]),
-        float((largest >= largest[0] - 1e-9).mean()),
+        permutation_p(largest),
         max((float(values[0]) for each, values in sizes.items() if each not in KERNELS), default=0.0),
         sum(len(output) for each in usable for output in each.on),
     )
@@ -280,11 +280,6 @@ def _common(a: Output, b: Output) -> int:
             break
         count += 1
     return count
-
-
-def exchanged(labels: np.ndarray, permutations: int, chooser: np.random.Generator) -> np.ndarray:
-    """Return labels (m,) in random orders, (permutations, m)."""
-    return chooser.permuted(np.tile(labels, (permutations, 1)), axis=1)
 
 
 def _chunks(rows: np.ndarray) -> list[np.ndarray]:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specbench.analysis.intervals import FEWEST, Estimate, interval_of_ratio, student_quantile
+from specbench.analysis.intervals import FEWEST, Estimate, interval_of_ratio
+from specbench.analysis.significance import student_quantile
 from specbench.features.servers.load.blocks import Block
 from specbench.features.servers.request_log import LoggedRequest
 from specbench.features.servers.served import SpeculationCounts, total

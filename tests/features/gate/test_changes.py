@@ -6,7 +6,7 @@ import pytest
 from specbench.analysis.acceptance_profile import of_lengths
 from specbench.analysis.metric import Direction
 from specbench.features.exchange.profile_comparison import compare_profiles
-from specbench.features.gate.judge import Blocks, Comparable, Moments, Paired, judge, mean
+from specbench.features.gate.changes import Blocks, Comparable, Moments, Paired, judge, mean
 from specbench.features.gate.verdict import GateLimits, Quantity, Status
 
 LIMITS = GateLimits()

@@ -9,20 +9,18 @@ than RESOLUTION times the limit.
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from statistics import NormalDist
-from typing import NamedTuple
 
 import numpy as np
 
-from specbench.analysis.intervals import FEWEST, by_prompt, paired_test, student_tails
+from specbench.analysis.intervals import FEWEST, by_prompt
 from specbench.analysis.metric import Direction
 from specbench.analysis.number_format import THOUSANDTHS, Format
+from specbench.analysis.significance import mcnemar, normal_quantile, normal_test, paired_test, welch
 from specbench.features.gate.verdict import Finding, GateLimits, Limit, Quantity, Status
 
 RESOLUTION = 10.0  # times the limit: samples that show smaller changes decide
 FEWEST_BLOCKS = 3  # of a side, for Welch's test
 UNDECIDED = "change undecided"
-NORMAL = NormalDist()
 
 
 @dataclass(frozen=True)
@@ -52,8 +50,8 @@ class Change:
 
     def smallest_shown(self, limit: Limit, alpha: float) -> float:
         """Return the size of a change that would have been significant, in the unit of a limit; infinite if none would."""
-        found = NORMAL.inv_cdf(1.0 - min(max(self.p, 1e-12), 1.0) / 2.0)
-        return abs(self.size(limit)) * NORMAL.inv_cdf(1.0 - alpha / 2.0) / found if found and alpha else math.inf
+        found = normal_quantile(1.0 - min(max(self.p, 1e-12), 1.0) / 2.0)
+        return abs(self.size(limit)) * normal_quantile(1.0 - alpha / 2.0) / found if found and alpha else math.inf
 
     @property
     def relative(self) -> float:
@@ -128,9 +126,9 @@ class Moments:
             return Change(self.mean, other.mean, 1.0, self.mean == other.mean, "the number of rounds is unknown")
         error = math.hypot(self.deviation / math.sqrt(self.count), other.deviation / math.sqrt(other.count))
         difference = other.mean - self.mean
-        p = 2.0 * (1.0 - NORMAL.cdf(abs(difference) / error)) if error else 0.0 if difference else 1.0
-        relative, half = difference / self.mean, NORMAL.inv_cdf(0.975) * error / self.mean
+        relative, half = difference / self.mean, normal_quantile(0.975) * error / self.mean
         words = f"z-test over {self.count:,} and {other.count:,} rounds as if they were independent"
+        p = normal_test(difference, error)
         return Change(self.mean, other.mean, p, True, words, (), relative - half, relative + half)
 
 
@@ -215,31 +213,3 @@ def mean(rows: np.ndarray) -> float:
 def ratio(rows: Sequence[tuple[float, float, str]]) -> Paired:
     """Return a ratio of two sums over prompts, from numerators, denominators and prompts."""
     return Paired(by_prompt(rows))
-
-
-# Significance tests
-
-
-class Welch(NamedTuple):
-    """The difference of two means, NEW's minus BASE's, and its two-sided p-value."""
-
-    difference: float
-    p: float
-
-
-def mcnemar(lost: int, won: int) -> float:
-    """Return the exact two-sided p-value of `lost` against `won` discordant pairs (McNemar 1947)."""
-    n = lost + won
-    tail = sum(math.comb(n, k) for k in range(min(lost, won) + 1))
-    return min(1.0, 2.0 * tail / 2.0**n)
-
-
-def welch(base: Sequence[float], new: Sequence[float]) -> Welch:
-    """Return Welch's t-test of two means with unequal variances. Both sides need at least two values."""
-    a, b = np.asarray(base, float), np.asarray(new, float)
-    difference = float(b.mean() - a.mean())
-    va, vb = a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)
-    if va + vb == 0.0:
-        return Welch(difference, 0.0 if difference else 1.0)
-    freedom = (va + vb) ** 2 / (va**2 / (len(a) - 1) + vb**2 / (len(b) - 1))
-    return Welch(difference, student_tails(difference / math.sqrt(va + vb), float(freedom)))
