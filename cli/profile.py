@@ -79,8 +79,8 @@ def profile(
 ) -> None:
     """Measure the forward times and acceptance rates of the models of a chain.
 
-    Prints the forward time of each model and the accepted length of each pair, as Table 1 of the Polybasic paper does, and
-    whether each middle model shortens the predicted decoding time. Then compares the chains with each candidate for the
+    Prints the forward time of each model and the mean acceptance length of each pair, as Table 1 of the Polybasic paper does,
+    and whether each middle model shortens the predicted decoding time. Then compares the chains with each candidate for the
     middle model and without one, by Theorem 3.2 as printed and as corrected, and by exact theory.
 
     With --forwards, any pair: prints the time of a forward by the number of tokens that it reads, with a line per model.
@@ -140,8 +140,8 @@ def _print_chains(summary: RunSummary, profiles: list[Profile], gamma: int, cons
         print_table(candidates_table(choice), console)
         console.print(NOTE, style="dim")
     console.print(
-        "Predictions: exact distributions of accepted lengths at the measured acceptance rates (`theory.keeps_middle`),"
-        " without the forwards in which a head catches up with its base, and without shortened drafts.", style="dim"
+        "Predictions: exact distributions of mean acceptance lengths at the measured acceptance rates"
+        " (`theory.keeps_middle`), without the forwards in which a head catches up with its base, and without shortened drafts.", style="dim"
     )  # fmt: skip
     found = dict.fromkeys(verdict for measured in profiles for verdict in verdicts(measured))
     for verdict in found:

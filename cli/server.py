@@ -80,7 +80,7 @@ def describe(
 def verify(
     on: On,
     weights: Annotated[
-        str, typer.Option("--weights", help="The served model, a folder or a hub id, for our own forward.")
+        str, typer.Option("--weights", help="The served model, a folder or a hub id, for the reference forward.")
     ] = "",
     off: Off = "",
     draft: Annotated[
@@ -92,7 +92,9 @@ def verify(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Number of prompts.")] = 16,
     outputs: Annotated[int, typer.Option(min=1, help="Number of outputs of each kind of sampled requests.")] = 64,
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of tokens per output.")] = 32,
-    max_prompt_tokens: Annotated[int, typer.Option(min=2, help="Of longer prompts, the last tokens are sent.")] = 160,
+    max_prompt_tokens: Annotated[
+        int, typer.Option(min=2, help="Longer prompts are truncated to their last N tokens.")
+    ] = 160,
     temperature: Annotated[
         list[str] | None, typer.Option("--temperature", "-T", help="Temperatures. [0, 1, and 0.7 with top-p 0.95]")
     ] = None,
@@ -106,9 +108,9 @@ def verify(
     prompts: Annotated[
         list[str] | None, typer.Option("--prompts", help="Kinds of prompts: raw, cached, chat. [all]")
     ] = None,
-    dtype: Annotated[str, typer.Option(help="Of our own forward: float32 or float64.")] = "float32",
+    dtype: Annotated[str, typer.Option(help="Dtype of the reference forward: float32 or float64.")] = "float32",
     seed: Annotated[int, typer.Option(help="Base seed of requests and of where prompts are cut.")] = 0,
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads of our own forward.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads of the reference forward.")] = 1,
     key_env: KeyEnv = KEY,
     timeout: Timeout = 600.0,
     out: Out = Path("results/servers"),
@@ -199,7 +201,7 @@ def run(
         int, typer.Option(min=0, help="Pairs of blocks per level. 0: 6, then as many as +- 5 % needs, up to 24.")
     ] = 0,
     noise_pairs: Annotated[
-        int, typer.Option(min=0, help="Pairs of two blocks of the server without speculation, per level.")
+        int, typer.Option(min=0, help="A/A test: pairs of two blocks of the server without speculation, per level.")
     ] = 6,
     seed: Annotated[int, typer.Option(help="Base seed of sampled requests.")] = 0,
     key_env: KeyEnv = KEY,

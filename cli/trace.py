@@ -151,13 +151,13 @@ def plain(line: TraceLine) -> str:
 
 
 def closing(record: Record) -> list[str]:
-    """Return the totals of a generation: tokens, rounds, accepted length, acceptance rate, and forwards by model."""
+    """Return the totals of a generation: tokens, rounds, mean acceptance length, acceptance rate, and forwards by model."""
     rounds = len(record.rounds) or len(record.tokens)
     rate = acceptance_rate([record])
     acceptance = "" if rate is None else f", acceptance rate {metric_of('acceptance_rate').format.text(rate)}"
     forwards = ", ".join(f"{name} {usage.forwards}" for name, usage in record.models.items())
     ended = f"{record.finish} of '{record.window_of}'" if record.window_of else record.finish
-    length = f"accepted length {metric_of('accepted_length').format.text(accepted_length([record]))}"
+    length = f"mean acceptance length {metric_of('accepted_length').format.text(accepted_length([record]))}"
     return [
         f"{len(record.tokens)} tokens, {rounds} rounds, {length}{acceptance}, ended by {ended}",
         f"forwards: {forwards}",

@@ -162,8 +162,8 @@ def _longer_training(trained: "TrainingResult", trial: "HeadTrial", has_reason: 
     report = trained.report
     if (least := _least_cost(trial)) is not None:
         return (
-            f"Even the cheapest round takes as long as {HUNDREDTHS.number(least.cost)} tokens of {trial.against}, but commits"
-            f" at most {least.tokens}, so more training cannot make it faster at this draft length."
+            f"Even the cheapest round costs as much time as {HUNDREDTHS.number(least.cost)} tokens of {trial.against}, but"
+            f" commits at most {least.tokens}, so more training cannot make it faster at this draft length."
         )
     if report.get("falling"):
         epochs = f"--set recipe.epochs={2 * round(_number(report, 'epochs') or 1)}"

@@ -1,4 +1,4 @@
-"""Measure the price of a block, T(n) / T(1): the time of a forward of n tokens over the time of one. Part of `make bench`.
+"""Measure the cost of a block, T(n) / T(1): the time of a forward of n tokens over the time of one. Part of `make bench`.
 
 Also the blocks of a mixture of experts, forwards of one token by every family of the lean engine, and trees against chains.
 

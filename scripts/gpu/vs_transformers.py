@@ -77,7 +77,7 @@ def against_transformers(settings: Settings) -> list[Figure]:
             continue
         beside: dict[str, Any] = {"first call s": warm_ups[each.name]}
         if (rate := acceptance_rate(rows[each.name])) is not None:
-            beside |= {"acceptance": rate, "accepted length": accepted_length(rows[each.name])}
+            beside |= {"acceptance": rate, "mean acceptance length": accepted_length(rows[each.name])}
         values = [1e3 * seconds(row) / len(row.tokens) for row in rows[each.name]]
         out.append(figure(values, what=f"{each.name}, per token", unit="ms", beside=beside, **same))
     for one, other, least in [

@@ -27,13 +27,13 @@ ORIGINS = {
 POSITIONS = 6  # of a draft that tables show
 
 
-@metric(Metric(heading="accepted length", unit="tokens/round", better=Direction.higher, by_group=True))
+@metric(Metric(heading="mean acceptance length", unit="tokens/round", better=Direction.higher, by_group=True))
 def accepted_length(rows: Records) -> float:
     """Committed tokens / verification rounds, including replacement and bonus tokens. 1.00 without drafting."""
     return token_count(rows) / round_count(rows)
 
 
-@metric(Metric(heading="accepted length by round", unit="tokens/round"))
+@metric(Metric(heading="mean acceptance length by round", unit="tokens/round"))
 def length_by_round(rows: Records) -> Spread | None:
     """Mean ± standard deviation over rounds of the committed tokens.
 
@@ -43,9 +43,9 @@ def length_by_round(rows: Records) -> Spread | None:
     return Spread(float(np.mean(lengths)), float(np.std(lengths))) if lengths else None
 
 
-@metric(Metric(heading="accepted length by prompt", unit="tokens/round"))
+@metric(Metric(heading="mean acceptance length by prompt", unit="tokens/round"))
 def length_by_prompt(rows: Records) -> Spread:
-    """Mean ± standard deviation over prompts of a prompt's accepted length."""
+    """Mean ± standard deviation over prompts of a prompt's mean acceptance length."""
     lengths = list(lengths_of_prompts(rows).values())
     return Spread(float(np.mean(lengths)), float(np.std(lengths)))
 
@@ -62,7 +62,7 @@ def length_variation(rows: Records) -> Estimate | None:
 
 @metric(Metric(heading="variance over prompts", unit="tokens^2", better=Direction.lower, needs_rejections=True))
 def length_variance_by_prompt(rows: Records) -> Estimate:
-    """Variance over prompts of a prompt's accepted length. Polybasic's measure of stability (its Figure 4)."""
+    """Variance over prompts of a prompt's mean acceptance length. Polybasic's measure of stability (its Figure 4)."""
     lengths = np.array([[length] for length in lengths_of_prompts(rows).values()])  # (prompts, 1)
     return interval(lengths, lambda part: float(np.var(part)))
 
@@ -81,7 +81,7 @@ def verification_rounds(rows: Records) -> float:
 
 
 def lengths_of_prompts(rows: Records) -> dict[str, float]:
-    """Return the accepted length on each prompt."""
+    """Return the mean acceptance length on each prompt."""
     by_prompt: dict[str, list[Record]] = defaultdict(list)
     for row in rows:
         by_prompt[row.prompt].append(row)
@@ -381,7 +381,7 @@ for _about in (
         f" accepted; tables show {POSITIONS}. A pending deferred bonus token counts as the first.",
     ),
     Metric(
-        name="survival",
+        name="survival", heading="cumulative acceptance",
         definition=f"Share of drafts of which the first, second, ... token, in a tree the first, second, ... depth, was"
         f" accepted; tables show {POSITIONS}. A pending deferred bonus token counts as the first.",
     ),

@@ -133,7 +133,7 @@ def _has_limit(rows: Records, context: Context) -> bool:
 register(
     Metric(
         name="speedup_at_limit",
-        heading="at the limit",
+        heading="roofline bound",
         unit="x",
         format=TIMES,
         clock=Clock.other,

@@ -116,7 +116,7 @@ class Metric:
         is_ratio: Whether it is computed from paired records of two methods, so that any two methods have such a ratio.
         is_exact: Whether it follows from the settings, without samples.
         papers: The metric that follows the papers' averaging; empty if this one does.
-        needs_rejections: Whether it says nothing without rejected tokens, as variances of accepted lengths.
+        needs_rejections: Whether it says nothing without rejected tokens, as variances of mean acceptance lengths.
         is_ranked: Whether methods are ranked by it: the best value is bold in LaTeX.
         by_group: Whether it is also computed for each group of prompts.
         compute: Returns the value of a method's records; None for a number that is computed elsewhere.

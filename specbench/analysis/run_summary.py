@@ -40,7 +40,7 @@ class SpeedupSteps:
 
     `rounds`: the measured numbers of forwards, each at the cost of one token, without time outside forwards. It is below the
     theory if drafts end early or tokens are not accepted independently. `drafting`: the drafting models' measured seconds.
-    `blocks`: the verifying models' measured seconds, so the price of blocks. `host`: the time outside forwards of both sides,
+    `blocks`: the verifying models' measured seconds, so the cost of blocks. `host`: the time outside forwards of both sides,
     which makes it the measured decoding speedup. `prefill`: prefill of both sides, the measured end-to-end speedup.
     """
 

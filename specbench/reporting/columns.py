@@ -118,7 +118,7 @@ COLUMNS = (
                 " theory if drafts end early or tokens are not accepted independently.",
             ),
             ("drafting", "+ drafting", "The same with the measured seconds of the drafting models."),
-            ("blocks", "+ blocks", "The same with the measured seconds of the verifying models: the price of blocks."),
+            ("blocks", "+ blocks", "The same with the measured seconds of the verifying models: the cost of blocks."),
             (
                 "host",
                 "+ host",

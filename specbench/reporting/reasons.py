@@ -24,7 +24,7 @@ LARGE_LOSS = 0.85  # factor between two steps from theory to the measured speedu
 UNRELATED = 0.1  # acceptance of first draft tokens below which the drafter may not belong to the target
 STEPS = {  # from one step to the next -> what it adds
     "rounds": "drafts that end early or are accepted at varying rates", "drafting": "the time of drafting",
-    "blocks": "the price of verifying several tokens at once", "host": "time outside forwards", "prefill": "prefill",
+    "blocks": "verifying several tokens at once", "host": "time outside forwards", "prefill": "prefill",
 }  # fmt: skip
 
 
@@ -89,7 +89,7 @@ def losing_rounds(measured: Sequence[tuple[RunSummary, MethodSummary]]) -> Itera
         summary, row = measured[0]
         yield Note(
             "losing rounds",
-            f"While decoding, a round of {row.label} commits {_range(lengths)} tokens and takes as long as"
+            f"While decoding, a round of {row.label} commits {_range(lengths)} tokens and costs as much time as"
             f" {_range(costs)} tokens of {summary.baseline}.",
             subject=row.label,
         )
@@ -111,7 +111,7 @@ def reason(summary: RunSummary, leading: MethodSummary) -> Iterator[Note]:
     yield Note(
         "round",
         f"Each round of {leading.label} commits {HUNDREDTHS.number(length)} tokens (acceptance rate"
-        f" {HUNDREDTHS.number(rate)}) and takes as long as"
+        f" {HUNDREDTHS.number(rate)}) and costs as much time as"
         f" {HUNDREDTHS.number(cost)} tokens of {summary.baseline}{', while decoding' if summary.end_to_end else ''}.",
     )
     share = leading.number("measured_over_corrected")
@@ -134,7 +134,7 @@ def _largest_loss(leading: MethodSummary) -> Iterator[Note]:
     if factors[name] < LARGE_LOSS:
         yield Note(
             "largest loss",
-            f"Of the {TIMES.text(theory)} that theory gives at this acceptance, {STEPS[name]} costs the most:"
+            f"Of the {TIMES.text(theory)} that theory gives at this acceptance, {STEPS[name]} causes the largest loss:"
             f" a factor of {HUNDREDTHS.number(factors[name])}.",
         )
 

@@ -145,7 +145,7 @@ def test_a_profile_keeps_a_cheap_faithful_middle_model_only(tmp_path, middle, ke
     printed = pairs_table(found, {"M2 - M3": 4.36})
     assert [row[-1] for row in printed.rows] == [NONE, NONE, "4.36"] and printed.heads[
         -1
-    ] == "accepted length in the paper"
+    ] == "mean acceptance length in the paper"
     (verdict,) = verdicts(found)
     assert verdict.text.startswith("middle: not decided by these prompts") and ("keep it" in verdict.text) == kept
     assert "draft length is" in verdict.details
@@ -158,7 +158,7 @@ def seconds_of(size: int) -> float:
 
 @pytest.mark.parametrize("is_timed", [True, False])
 def test_a_block_read_at_the_ends_of_answers_only_has_no_price_of_its_own(tmp_path, is_timed):
-    """Six quick forwards of 5 tokens beside 40 of 1 and of 6: the price of 5 comes from the timed ones, or from 6 and 1."""
+    """Six quick forwards of 5 tokens beside 40 of 1 and of 6: the cost of 5 comes from the timed ones, or from 6 and 1."""
     by = {1: [40, 40 * seconds_of(1)], 5: [4, 4 * 0.1], 6: [40, 40 * seconds_of(6)]}
     target = replace(usage(), by_fed=by)
     rows = [record("ar", tokens=[1] * 10, models={"target": target, "draft": usage((1, 0.1))})]
@@ -177,7 +177,7 @@ def test_a_block_read_at_the_ends_of_answers_only_has_no_price_of_its_own(tmp_pa
 
 
 def test_table_ones_draft_lengths_allow_the_papers_accepted_lengths():
-    printed = max(each.value for each in reference_of("polybasic-table1") if each.metric == "accepted length")
+    printed = max(each.value for each in reference_of("polybasic-table1") if each.metric == "mean acceptance length")
     assert printed == 6.26
     for name in ("polybasic-table1", "polybasic-table1-tiny"):
         for line in read_suite(name).grid:

@@ -76,7 +76,7 @@ def test_a_faster_lossless_method_is_named_with_its_speed_and_the_reason():
         " distribution."
     )
     assert reason == (
-        "Each round of sd commits 2.62 tokens (acceptance rate 0.71) and takes as long as 2.00 tokens of ar."
+        "Each round of sd commits 2.62 tokens (acceptance rate 0.71) and costs as much time as 2.00 tokens of ar."
     )
     assert share == "The speedup is 95 % of the theoretical one at the measured acceptance and costs."
 
@@ -301,7 +301,7 @@ def test_a_method_that_is_faster_in_no_run_has_a_reason():
     assert found == [
         "sd is significantly slower than ar in 1 of 2 runs, and significantly faster in none. Its speedup (decoding) ranges"
         " from 0.80x (a) to 1.00x (b), with the same output distribution.",
-        "While decoding, a round of sd commits 2.62 tokens and takes as long as 2.62 to 3.27 tokens of ar.",
+        "While decoding, a round of sd commits 2.62 tokens and costs as much time as 2.62 to 3.27 tokens of ar.",
     ]
     faster = conclusion(on_tasks(*(run(sd(speedup)) for speedup in (*speedups, (1.3, 1.2, 1.4)))))
     assert len(faster) == 1

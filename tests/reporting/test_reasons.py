@@ -215,8 +215,8 @@ def slow_host(record) -> None:
     ("change", "cause"),
     [
         (unrelated_drafts, "of the first draft tokens of sd are accepted: check that the drafter or head was trained"),
-        (slow_blocks, "the price of verifying several tokens at once costs the most: a factor of 0."),
-        (slow_host, "time outside forwards costs the most: a factor of 0."),
+        (slow_blocks, "verifying several tokens at once causes the largest loss: a factor of 0."),
+        (slow_host, "time outside forwards causes the largest loss: a factor of 0."),
     ],
 )
 def test_a_run_that_was_broken_is_explained_by_its_cause(measured, tmp_path, change, cause):

@@ -16,7 +16,7 @@ from specbench.features.gate.snapshot import GenerationSummary, MeasuredRun, Tim
 from specbench.features.gate.verdict import Finding, GateLimits, Quantity, Status, sides
 from specbench.scoring import Scored
 
-PARTS = (("accepted", "tested"), ("tokens", "rounds"))  # acceptance rate, accepted length
+PARTS = (("accepted", "tested"), ("tokens", "rounds"))  # acceptance rate, mean acceptance length
 TESTED = "tested tokens"
 SHARES = ("mean", "macro", "pass@1")  # how values of 0 and 1 are combined
 
@@ -78,8 +78,8 @@ def _exactly(a: Generations, b: Generations, ids: int, differ: str) -> Finding:
 def _title(a: Generations, b: Generations, ids: int) -> str:
     """Return what changed: acceptance, drafting or decoding.
 
-    If acceptance rate and accepted length change in opposite directions, drafting changed: longer drafts commit more tokens
-    per round, but a smaller share of them is accepted.
+    If acceptance rate and mean acceptance length change in opposite directions, drafting changed: longer drafts commit more
+    tokens per round, but a smaller share of them is accepted.
     """
     if not any(row.tested for row in (*a, *b)):
         return "decoding changed"
@@ -95,7 +95,7 @@ def _about(a: Generations, b: Generations, differ: str, limits: GateLimits, acro
     """Return the worst finding on decoding between machines or settings, by paired t-tests over prompts.
 
     Compares the forwards per token of each model; fewer are better. If no model has a finding, compares the acceptance rate
-    and the accepted length.
+    and the mean acceptance length.
     """
     roles = sorted({role for row in (*a, *b) for role in row.forwards})
     ratios = [
@@ -174,7 +174,9 @@ def effect(a: Generations, b: Generations) -> str:
     tested = [sum(row.tested for row in side) for side in (a, b)]
     if tested[0] != tested[1] and rates[0] == rates[1]:
         changes.append(f"{tested[0]} → {tested[1]} tested tokens")
-    changes.append(f"acceptance {rates[0]:.3f} → {rates[1]:.3f}, accepted length {lengths[0]:.2f} → {lengths[1]:.2f}")
+    changes.append(
+        f"acceptance {rates[0]:.3f} → {rates[1]:.3f}, mean acceptance length {lengths[0]:.2f} → {lengths[1]:.2f}"
+    )
     return ", ".join(changes)
 
 

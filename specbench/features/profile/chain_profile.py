@@ -141,7 +141,7 @@ class Profile:
         return prices.of(fed) if prices else None
 
     def basis(self, level: str, fed: int) -> Basis:
-        """Return what the price of a size is estimated from."""
+        """Return what the cost of a size is estimated from."""
         prices = self._prices[level]
         origin = prices.origins[fed] if fed <= prices.largest else Origin.BETWEEN
         counts = {Origin.RUN: self._sizes, Origin.TIMED: self._timed}.get(origin)

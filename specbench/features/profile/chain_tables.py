@@ -12,8 +12,8 @@ from specbench.features.profile.forwards_table import BLOCK
 from specbench.reporting.tables import Table
 
 NOTE = (
-    "Theorem 3.2 compares three models with two at the measured accepted lengths, and with the target's accepted length that"
-    " the exact theory predicts for the chosen chain. As printed: both conditions. Corrected: seconds per token with the"
+    "Theorem 3.2 compares three models with two at the measured mean acceptance lengths, and with the target's mean acceptance"
+    " length that the exact theory predicts for the chosen chain. As printed: both conditions. Corrected: seconds per token with the"
     " ceiling as a factor."
 )
 
@@ -49,7 +49,7 @@ def forwards_table(profile: Profile) -> Table:
 
 
 def prices_table(profile: Profile) -> Table:
-    """Return the price of a block of each size that a plan may use, with what it is estimated from."""
+    """Return the cost of a block of each size that a plan may use, with what it is estimated from."""
     costly = [level for level in profile.levels if profile.seconds(level) is not None]
     rows = []
     for size in range(1, profile.longest + 1):
@@ -63,10 +63,9 @@ def prices_table(profile: Profile) -> Table:
 
 
 def pairs_table(profile: Profile, printed: Mapping[str, float] | None = None) -> Table:
-    """Return by pair the accepted length, its maximum, and the acceptance rates of all tokens and of a draft's first token.
+    """Return by pair the mean acceptance length, its maximum, and the acceptance rates of all tokens and of first tokens.
 
-    The accepted length includes the token that follows. At T = 0, acceptance is agreement of the most likely tokens. Other
-    proposers of the lowest level have a row each. `printed` are a paper's accepted lengths by pair, such as `M1 - M2`.
+    It includes the token that follows. At T = 0, acceptance is agreement of the most likely tokens. Other proposers of the lowest level have a row each. `printed` are a paper's mean acceptance lengths by pair, such as `M1 - M2`.
     """
     rows, last = [], len(profile.levels)
     for i, high in enumerate(profile.levels, 1):
@@ -76,8 +75,8 @@ def pairs_table(profile: Profile, printed: Mapping[str, float] | None = None) ->
             rows.append([f"M{i} - M{j}: {low} under {high}", *_pairing_texts(profile.pairing(low, high))])
             if printed:
                 rows[-1].append(metric_of("accepted_length").format.text(printed.get(f"M{i} - M{j}")))
-    heads = ["pair", "mean accepted length", "at most", "acceptance", "of the first token"]
-    return Table("Pairs", [*heads, "accepted length in the paper"] if printed else heads, rows)
+    heads = ["pair", "mea mean acceptance length", "at most", "acceptance", "of the first token"]
+    return Table("Pairs", [*heads, "mean acceptance length in the paper"] if printed else heads, rows)
 
 
 def _pairing_texts(pairing: Pairing | None) -> list[str]:

@@ -13,7 +13,7 @@ NOTE = (
     "Every forward reads the same context; prices at longer contexts differ. Forwards of all sizes take turns, and their"
     " times in a run differ, on small models by up to half. The line is fitted to blocks of two tokens and more, by"
     " least relative squares. A residual is the measured mean over the line, minus one."
-    f" T({BLOCK})/T(1) is the price of a block that verifies a draft of {BLOCK - 1}. Reading the weights once, at the"
+    f" T({BLOCK})/T(1) is the cost of a block that verifies a draft of {BLOCK - 1}. Reading the weights once, at the"
     " measured read bandwidth (the copy bandwidth in runs without it), is the least time that a forward can take, unless the"
     " model fits into the processor's caches."
 )
@@ -70,7 +70,7 @@ def price_of(line: ForwardLine) -> float:
 
 
 def price_sentences(lines: Mapping[str, ForwardLine]) -> list[Note]:
-    """Return a sentence on the price of a block for each model."""
+    """Return a sentence on the cost of a block for each model."""
     text = {role: HUNDREDTHS.text(price_of(line)) for role, line in lines.items()}
     return [
         Note(

@@ -47,7 +47,7 @@ MOST_WITH_THEORY = 3  # lines of a panel that also shows theory
 SHIFT = 0.35  # between the points of two temperatures on one prompt
 FALSE_POSITIVES = (0.0, 0.25, 0.5)  # eta_FP of the theory's curves
 Family = tuple[str, list[Point], Style]  # a line's label, points and style
-PromptLengths = dict[str, list[float]]  # by the label of a line: the accepted length of each prompt
+PromptLengths = dict[str, list[float]]  # by the label of a line: the mean acceptance length of each prompt
 
 
 def of_suite(collected: Collected, into: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
@@ -338,7 +338,7 @@ def _lengths_by_prompt(axes: "Axes", lengths: PromptLengths) -> list[Label]:
         positions = [number + SHIFT * i for number in range(1, len(values) + 1)]
         axes.plot(positions, values, MARKERS[i % len(MARKERS)], color=color, linestyle="", label=text)
         axes.axhspan(mean - deviation, mean + deviation, color=color, alpha=0.12, linewidth=0)
-    axes.set(xlabel="prompt", ylabel="accepted length")
+    axes.set(xlabel="prompt", ylabel="mean acceptance length")
     most = max(max(values) for values in lengths.values())
     axes.set_ylim(0.0, 1.06 * most)  # room for the markers
     integer_ticks(axes)

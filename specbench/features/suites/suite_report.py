@@ -49,7 +49,7 @@ from specbench.reporting.notes import common_notes
 from specbench.reporting.reasons import overstated
 from specbench.reporting.tables import Table, require_columns
 
-LENGTH_OF_PAIRS = "accepted length"  # the name of the metric in the reference values of Polybasic's Table 1
+LENGTH_OF_PAIRS = "mean acceptance length"  # the name of the metric in the reference values of Polybasic's Table 1
 STAND_INS = (
     "The bundled models stand in for the paper's: what they confirm or contradict says little about those of the paper."
 )
@@ -248,7 +248,7 @@ def _conclusion(
 
 
 def _printed_lengths(suite: Suite, summaries: Sequence[RunSummary]) -> list[Reference]:
-    """Return the accepted lengths that the paper prints for the pairs of models of profiled chains."""
+    """Return the mean acceptance lengths that the paper prints for the pairs of models of profiled chains."""
     measured = {(run.pair, run.task) for run in summaries if run.is_of_real_models_and_data}
     return [row for row in printed_values(suite) if row.metric == LENGTH_OF_PAIRS and (row.pair, row.task) in measured]
 

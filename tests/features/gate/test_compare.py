@@ -99,7 +99,7 @@ def test_fewer_accepted_tokens_are_an_acceptance_change_with_its_cost():
     worse = [replace(row, rounds=20, accepted=20, forwards={"target": 20}) for row in generations()]
     found = by_aspect(compare([quiet(seed=1)], [quiet({"sd": 1.5}, seed=2, sd=worse)], LIMITS))
     assert (found["decoding"].status, found["decoding"].title) == (Status.regression, "acceptance changed")
-    assert "accepted length 4.00 → 2.00" in found["decoding"].detail and "sd over ar" in found["decoding"].detail
+    assert "mean acceptance length 4.00 → 2.00" in found["decoding"].detail and "sd over ar" in found["decoding"].detail
     assert "speed" not in found, "the cost is reported once"
 
 

@@ -140,7 +140,7 @@ def test_training_is_not_advised_for_rounds_that_cost_more_than_they_can_commit(
     text = shown(
         capsys, HeadTrial("eagle", "ar", (summary,), (Gain(summary, speedup),)), report={**REPORT, "falling": True}
     )
-    assert "takes as long as 8.00 tokens of ar, but commits at most 6, so more training cannot" in text
+    assert "costs as much time as 8.00 tokens of ar, but commits at most 6, so more training cannot" in text
     assert text.splitlines()[-1].startswith("Each round of eagle commits 4.00 tokens"), "the trial's reason is last"
 
 

@@ -188,7 +188,7 @@ def test_a_wide_table_names_the_columns_that_it_leaves_out_and_is_scaled_by_late
     left_out = re.search(r"left out, as the table would be too wide: ([^,.]+)", text)[1]
     assert left_out and left_out not in head
     chosen = runs_text(runs, "latex", ["speedup", "speedup_at_limit", "acceptance_rate"])
-    assert "at the limit" in chosen and "left out" not in chosen, "chosen columns stay"
+    assert "roofline bound" in chosen and "left out" not in chosen, "chosen columns stay"
     assert "\\linewidth\\else\\width\\fi}{!}{%\n\\begin{tabular}" in text and "\\end{tabular}}" in text
 
 

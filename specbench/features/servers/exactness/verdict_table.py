@@ -73,7 +73,8 @@ def _found(result: KindResult, group: str, tests: int) -> str:
         if group == "first":
             return NONE
         texts = result.texts
-        return f"{texts.differing} of {texts.outputs} texts differ, off from itself {texts.off_differing}"
+        own = f"the reference differs from its own rerun in {texts.off_differing}"
+        return f"{texts.differing} of {texts.outputs} texts differ; {own}"
     assert result.sampled is not None
     found = worst(result.sampled, group)
     if found is None:

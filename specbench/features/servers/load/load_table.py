@@ -32,7 +32,7 @@ def facts_of(run: ServerRun) -> list[str]:
 def _levels(run: ServerRun) -> Table:
     heads = [
         "concurrency", "pairs", "off tokens/s", "on tokens/s", "throughput", "time per token", "end to end",
-        "tokens/round", "off against off",
+        "tokens/round", "A/A test",
     ]  # fmt: skip
     rows = []
     for level in run.levels:
