@@ -141,7 +141,8 @@ def _print_chains(summary: RunSummary, profiles: list[Profile], gamma: int, cons
         console.print(NOTE, style="dim")
     console.print(
         "Predictions: exact distributions of mean acceptance lengths at the measured acceptance rates"
-        " (`theory.keeps_middle`), without the forwards in which a head catches up with its base, and without shortened drafts.", style="dim"
+        " (`theory.keeps_middle`), without the forwards in which a head catches up with its base, and without shortened"
+        " drafts.", style="dim"
     )  # fmt: skip
     found = dict.fromkeys(verdict for measured in profiles for verdict in verdicts(measured))
     for verdict in found:

@@ -12,9 +12,9 @@ from specbench.features.profile.forwards_table import BLOCK
 from specbench.reporting.tables import Table
 
 NOTE = (
-    "Theorem 3.2 compares three models with two at the measured mean acceptance lengths, and with the target's mean acceptance"
-    " length that the exact theory predicts for the chosen chain. As printed: both conditions. Corrected: seconds per token with the"
-    " ceiling as a factor."
+    "Theorem 3.2 compares three models with two at the measured mean acceptance lengths, and with the target's length that the"
+    " exact theory predicts for the chosen chain. As printed: both conditions. Corrected: seconds per token with the ceiling as"
+    " a factor."
 )
 
 
@@ -59,13 +59,14 @@ def prices_table(profile: Profile) -> Table:
         )
         rows.append([COUNT.text(size), *cells])
     heads = ["tokens", *(f"M{profile.levels.index(level) + 1}: {level}, ms (forwards)" for level in costly)]
-    return Table("Prices of blocks", heads, rows)
+    return Table("Costs of blocks", heads, rows)
 
 
 def pairs_table(profile: Profile, printed: Mapping[str, float] | None = None) -> Table:
     """Return by pair the mean acceptance length, its maximum, and the acceptance rates of all tokens and of first tokens.
 
-    It includes the token that follows. At T = 0, acceptance is agreement of the most likely tokens. Other proposers of the lowest level have a row each. `printed` are a paper's mean acceptance lengths by pair, such as `M1 - M2`.
+    It includes the token that follows. At T = 0, acceptance is agreement of the most likely tokens. Other proposers of the
+    lowest level have a row each. `printed` are a paper's mean acceptance lengths by pair, such as `M1 - M2`.
     """
     rows, last = [], len(profile.levels)
     for i, high in enumerate(profile.levels, 1):
