@@ -195,7 +195,7 @@ def test_a_suites_profile_times_its_blocks(tmp_path):
     (file,) = tmp_path.glob("results/*/blocks.json")
     assert {each["25"][0] for each in json.loads(file.read_text())["models"].values()} == {20}
     page = specbench("report", "--suite", "mine.toml", "-f", "md", cwd=tmp_path).stdout
-    assert "**Prices of blocks**" in page and "tokens (20 timed forwards)" in page
+    assert "**Costs of blocks**" in page and "tokens (20 timed forwards)" in page
 
 
 def test_counters_of_levels_match_a_worked_example():

@@ -12,9 +12,9 @@ from specbench.features.profile.forwards_table import BLOCK
 from specbench.reporting.tables import Table
 
 NOTE = (
-    "Theorem 3.2 compares three models with two at the measured mean acceptance lengths, and with the target's length that the"
-    " exact theory predicts for the chosen chain. As printed: both conditions. Corrected: seconds per token with the ceiling as"
-    " a factor."
+    "Theorem 3.2 compares three models with two at the measured mean acceptance lengths, and with the target's length that"
+    " the exact theory predicts for the chosen chain. As printed: both conditions. Corrected: seconds per token with the"
+    " ceiling as a factor."
 )
 
 
