@@ -59,9 +59,9 @@ def checks(results: Path) -> Iterator[Check]:
         return
     facts = fingerprint()
     device = "cuda" if "gpu" in facts else "cpu"
-    yield from (_cpu(facts, cores_here()), _load(facts), _memory(facts))
+    yield from (cpu(facts, cores_here()), load(facts), _memory(facts))
     yield cpu_kernels(find_kernels())
-    yield from _gpu(facts.get("gpu"))
+    yield from gpu(facts.get("gpu"))
     from specbench.machine.memory import copy_bandwidth, read_bandwidth  # imports torch, which may be missing
 
     reading, copying = (bandwidth(device) / 1e9 for bandwidth in (read_bandwidth, copy_bandwidth))
@@ -69,8 +69,8 @@ def checks(results: Path) -> Iterator[Check]:
         "memory bandwidth", "ok", f"{reading:.1f} GB/s reading, {copying:.1f} GB/s copying, read and written ({device})"
     )
     yield clock(_timed(device))
-    yield _disk("disk for results", results, RESULTS_BYTES)
-    yield from _hub()
+    yield disk("disk for results", results, RESULTS_BYTES)
+    yield from hub()
     yield sandbox()
     yield from (_extra(name, help_) for name, help_ in EXTRAS.items())
     yield bundled(PACKAGE / "tiny")
@@ -99,7 +99,8 @@ def _version(name: str) -> str:
         return ""
 
 
-def _cpu(facts: Fingerprint, cores: Cores) -> Check:
+def cpu(facts: Fingerprint, cores: Cores) -> Check:
+    """Return the check of the processor, and of the number of threads."""
     text = f"{facts['cpu']}, {cores.usable} of {facts['cores']} cores, {cores.free} free"
     if VARIABLE in os.environ and facts["threads"] > cores.usable:
         help_ = f"{VARIABLE} gives {facts['threads']} threads, more than cores; unset it"
@@ -116,7 +117,8 @@ def cpu_kernels(found: Kernels | Missing) -> Check:
     )
 
 
-def _load(facts: Fingerprint) -> Check:
+def load(facts: Fingerprint) -> Check:
+    """Return the check of the load by other programs."""
     text = f"{facts['load_1min']:.2f} in the last minute"
     if facts["load_1min"] > BUSY * facts["cores"]:
         return Check("load", "warn", text, "speeds will vary while other programs run")
@@ -133,12 +135,12 @@ def _memory(facts: Fingerprint) -> Check:
     return Check("memory", "ok", text)
 
 
-def _gpu(gpu: dict[str, str | None] | None) -> Iterator[Check]:
+def gpu(facts: dict[str, str | None] | None) -> Iterator[Check]:
     """Yield checks of the CUDA device and of other processes on it."""
-    if gpu is None:
+    if facts is None:
         yield Check("gpu", "ok", "no CUDA device: everything runs on the CPU")
         return
-    texts = (f"{value}" if key == "name" else f"{key} {value}" for key, value in gpu.items())
+    texts = (f"{value}" if key == "name" else f"{key} {value}" for key, value in facts.items())
     yield Check("gpu", "ok", ", ".join(texts))
     others = gpu_processes()
     if others is None:
@@ -178,7 +180,7 @@ def clock(seconds: list[float]) -> Check:
     return Check("clock", "ok", text)
 
 
-def _disk(name: str, folder: Path, least: int) -> Check:
+def disk(name: str, folder: Path, least: int) -> Check:
     """Return the check of the free disk space at a folder, which may not exist yet."""
     there = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.exists())
     free = shutil.disk_usage(there).free
@@ -190,11 +192,11 @@ def _disk(name: str, folder: Path, least: int) -> Check:
     return Check(name, "ok", text)
 
 
-def _hub() -> Iterator[Check]:
+def hub() -> Iterator[Check]:
     """Yield checks of the hub's cache, connection and token."""
     from huggingface_hub import constants, get_token
 
-    yield _disk("disk for models", Path(constants.HF_HUB_CACHE), CACHE_BYTES)
+    yield disk("disk for models", Path(constants.HF_HUB_CACHE), CACHE_BYTES)
     help_ = (
         "bundled pairs and local folders work; download others with `specbench fetch` on a machine with network access"
     )

@@ -175,12 +175,12 @@ def _page(
         "decoding of sd",
     ]
     rows = [
-        [what, str(exit_code(found)), "yes" if _is_right(what, found) else "NO", *_shown(found)]
+        [what, str(exit_code(found)), "yes" if is_right(what, found) else "NO", *_shown(found)]
         for what, found in trials
     ]
     said = [f"- {what}: {line}" for what, found in trials for line in findings(found)]
     alarms = sum(exit_code(found) != 0 for what, found in trials if what == "nothing")
-    caught = sum(_is_right(what, found) for what, found in trials if what != "nothing")
+    caught = sum(is_right(what, found) for what, found in trials if what != "nothing")
     better = sum(any(each.status is Status.improved for each in found) for what, found in trials if what == "nothing")
     machine = ", ".join(f"{key} {environment[key]}" for key in ("cpu", "cores", "threads", "torch", "transformers"))
     return f"""# False alarms and detected regressions of the gate
@@ -205,7 +205,7 @@ Measured in {seconds / 60:.1f} minutes on: {machine}; revision {environment["rev
 """
 
 
-def _is_right(what: str, found: list[GateVerdict]) -> bool:
+def is_right(what: str, found: list[GateVerdict]) -> bool:
     """Return whether the reported regressions are exactly the injected ones."""
     regressed = {(each.method, each.title) for each in found if each.status is Status.regression}
     return regressed == ({EXPECTED[what]} if what in EXPECTED else set())

@@ -2,13 +2,14 @@
 
 import json
 import shutil
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
 
 from specbench.cli import doctor as checkup
-from specbench.cli.doctor import bundled, clock, sandbox
+from specbench.cli.doctor import Check, bundled, clock, cpu, disk, gpu, hub, load, sandbox
 from specbench.config.pair import PACKAGE
 from specbench.machine.threads import Cores
 from specbench.sandbox import NoSandbox
@@ -39,13 +40,19 @@ def test_every_check_runs_and_failed_ones_give_advice(found):
 
 def test_offline_mode_is_reported(monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    hub = {check.name: check for check in checkup._hub()}["hub"]
-    assert (hub.state, hub.found) == ("warn", "offline mode is on (HF_HUB_OFFLINE)")
+    found = {check.name: check for check in hub()}["hub"]
+    assert (found.state, found.found) == ("warn", "offline mode is on (HF_HUB_OFFLINE)")
 
 
 def test_a_missing_requirement_exits_with_4_and_skips_checks_that_need_it(monkeypatch, tmp_path):
-    version = checkup._version
-    monkeypatch.setattr(checkup, "_version", lambda name: "" if name == "torch" else version(name))
+    version = metadata.version
+
+    def without_torch(name):
+        if name == "torch":
+            raise metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(metadata, "version", without_torch)
     done = specbench("doctor", cwd=tmp_path, code=4)
     lines = [line.split() for line in done.stdout.splitlines()]
     assert [words[:2] for words in lines] == [["ok", "python"], ["fail", "torch"], ["ok", "transformers"]]
@@ -61,14 +68,14 @@ def test_an_unsteady_clock_is_a_warning():
 
 def test_a_busy_machine_and_too_many_threads_are_warnings(monkeypatch):
     machine = {"cpu": "X", "cores": 4, "threads": 4096, "load_1min": 3.0}
-    assert checkup._load(machine).state == "warn"
-    assert checkup._load(machine | {"load_1min": 1.0}).state == "ok"
+    assert load(machine).state == "warn"
+    assert load(machine | {"load_1min": 1.0}).state == "ok"
     cores = Cores(allowed=4, busy=1.0)
     monkeypatch.setenv("OMP_NUM_THREADS", "4096")
-    assert "OMP_NUM_THREADS gives 4096" in checkup._cpu(machine, cores).help
-    assert checkup._cpu(machine | {"threads": 1}, cores).state == "ok"
+    assert "OMP_NUM_THREADS gives 4096" in cpu(machine, cores).help
+    assert cpu(machine | {"threads": 1}, cores).state == "ok"
     monkeypatch.delenv("OMP_NUM_THREADS")
-    assert checkup._cpu(machine, cores) == checkup.Check("cpu", "ok", "X, 4 of 4 cores, 3 free")
+    assert cpu(machine, cores) == Check("cpu", "ok", "X, 4 of 4 cores, 3 free")
 
 
 @pytest.mark.parametrize(
@@ -77,16 +84,16 @@ def test_a_busy_machine_and_too_many_threads_are_warnings(monkeypatch):
 )
 def test_a_gpu_is_reported_with_its_clocks_and_other_processes(others, state, said, monkeypatch):
     monkeypatch.setattr(checkup, "gpu_processes", lambda: others)
-    gpu, neighbours = checkup._gpu({"name": "H200", "driver_version": "1.2", "power.limit": "700 W"})
-    assert gpu.found == "H200, driver_version 1.2, power.limit 700 W"
+    device, neighbours = gpu({"name": "H200", "driver_version": "1.2", "power.limit": "700 W"})
+    assert device.found == "H200, driver_version 1.2, power.limit 700 W"
     assert neighbours.state == state
     assert said in neighbours.found
 
 
 def test_a_full_or_read_only_disk_is_a_warning(tmp_path):
-    assert checkup._disk("disk", tmp_path / "not" / "there", 1).state == "ok"
-    assert checkup._disk("disk", tmp_path, 1 << 62).state == "warn"
-    assert checkup._disk("disk", Path("/proc/1"), 1).state == "warn"
+    assert disk("disk", tmp_path / "not" / "there", 1).state == "ok"
+    assert disk("disk", tmp_path, 1 << 62).state == "warn"
+    assert disk("disk", Path("/proc/1"), 1).state == "warn"
 
 
 def test_a_missing_sandbox_is_reported_with_what_was_tried(monkeypatch):

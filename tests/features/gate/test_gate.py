@@ -245,9 +245,9 @@ def test_the_bundled_snapshot_covers_the_tiny_family():
 def test_a_trial_passes_only_if_exactly_its_change_is_named(what):
     method, title = gate_trials.EXPECTED[what]
     right = GateVerdict("c", method, "speed", Status.regression, title, "", "")
-    assert gate_trials._is_right(what, [right]) and not gate_trials._is_right(what, [])
-    assert not gate_trials._is_right(what, [right, replace(right, title="decoding changed")])
-    assert not gate_trials._is_right("nothing", [right]) and gate_trials._is_right("nothing", [])
+    assert gate_trials.is_right(what, [right]) and not gate_trials.is_right(what, [])
+    assert not gate_trials.is_right(what, [right, replace(right, title="decoding changed")])
+    assert not gate_trials.is_right("nothing", [right]) and gate_trials.is_right("nothing", [])
 
 
 def test_the_action_uses_its_inputs_and_existing_options():

@@ -61,5 +61,5 @@ def test_simulated_honest_servers_are_not_called_inexact():
 
 
 def test_a_simulated_server_that_ignores_seeds_is_found(monkeypatch):
-    monkeypatch.setattr(exactness_trials, "_seed_of", lambda request, number: 3 if request.seed else 10**9 + number)
+    monkeypatch.setattr(exactness_trials, "seed_of", lambda request, number: 3 if request.seed else 10**9 + number)
     assert exactness_trials.honest_verdict(1001)[1] is Outcome.differs
