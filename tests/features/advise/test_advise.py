@@ -29,8 +29,11 @@ OPTIONS = Options(
 )
 
 
+SHORT = replace(OPTIONS, max_new_tokens=8)
+
+
 def request_in(folder, **more) -> AdviceRequest:
-    return AdviceRequest(pair="tiny", task="gsm8k", options=OPTIONS, out=folder, seconds=1e9, **more)
+    return AdviceRequest(pair="tiny", task="gsm8k", options=SHORT, out=folder, seconds=1e9, **more)
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +218,7 @@ def test_advice_on_a_run_decodes_nothing(recorded):
 
 
 def test_a_run_without_a_draft_model_gives_no_prices(tmp_path):
-    (plan,) = resolve(Request(methods=("pld",), pair="tiny", tasks=("gsm8k",), options=OPTIONS, out=tmp_path)).plans
+    (plan,) = resolve(Request(methods=("pld",), pair="tiny", tasks=("gsm8k",), options=SHORT, out=tmp_path)).plans
     measure(plan, plan.runs, LoadedModels(), MeasureOptions(access=Access()), Observer())
     with pytest.raises(ConfigError, match="specbench run -m sd"):
         advise_on(plan.runs[0].folder)
