@@ -41,6 +41,7 @@ def campaign(request, cluster, tmp_path):
 
 # submitit does not close its log files
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.slow
 def test_the_debug_cluster_runs_a_suite(request_of, tmp_path):
     (line,) = request_of.suite.grid
     suite = replace(request_of.suite, grid=(replace(line, tasks=line.tasks[:1]),))
