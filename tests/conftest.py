@@ -32,6 +32,13 @@ def imports_not_collected() -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def collected_again() -> Iterator[None]:
+    """Return to collections at the end what was left out, since the plugin of hypothesis looks for referrers."""
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture(autouse=True, scope="session")
 def bandwidth_measured_once() -> Iterator[None]:
     """Measure the memory bandwidth once per process instead of once per run folder."""
     with pytest.MonkeyPatch.context() as patch:
