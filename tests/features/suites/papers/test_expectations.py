@@ -9,7 +9,7 @@ import pytest
 from specbench.analysis.curve_choice import CurveChoice
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import Point, points
-from specbench.features.suites.papers.comparisons import Comparisons
+from specbench.features.suites.papers.comparisons import Comparisons, independent
 from specbench.features.suites.papers.expectations import Outcome, outcomes_of
 from specbench.features.suites.papers.outcome_texts import (
     ERRORS,
@@ -428,3 +428,12 @@ def test_only_points_with_enough_score_are_compared():
     keys = {"value": "target_calls", "at_least": {"method": "n"}, "take": "lowest"}
     assert outcome(*found, **keys) == Outcome.contradicted
     assert outcome(*found, at_score_of={"method": "n"}, **keys) == Outcome.confirmed
+
+
+def test_each_bound_of_an_independent_difference_is_of_the_bounds_that_lower_or_raise_it():
+    """Zou & Donner 2008, for intervals that are not symmetric."""
+    found = independent(Estimate(2.0, 1.0, 2.5), Estimate(1.0, 0.9, 1.5))
+    assert found.value == 1.0
+    assert found.low == pytest.approx(1.0 - np.hypot(1.0, 0.5)) and found.high == pytest.approx(
+        1.0 + np.hypot(0.5, 0.1)
+    )
