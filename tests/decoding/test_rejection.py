@@ -8,8 +8,16 @@ import torch
 from specbench.config.construct import construct, to_table
 from specbench.decoding import rejection
 from specbench.decoding.method import StopCriteria
-from specbench.decoding.rejection import BY_TOKEN, BlockRejection, Rejection, TokenRejection, Verified
-from specbench.decoding.sampling import exact_distribution
+from specbench.decoding.rejection import (
+    BY_TOKEN,
+    BlockRejection,
+    Rejection,
+    TokenRejection,
+    Verified,
+    verify,
+    verify_at_once,
+)
+from specbench.decoding.sampling import Draft, exact_distribution
 from specbench.decoding.targets import Last, Mixture, Opt
 from specbench.features.verify.enumeration import examine, tables
 from specbench.methods.lookups import PromptLookup
@@ -94,6 +102,17 @@ def test_a_rule_without_a_closed_form_expects_nothing():
     q, pi = torch.tensor([0.5, 0.5]), torch.tensor([0.2, 0.8])
     assert float(BY_TOKEN.expected(q, pi)) == pytest.approx(0.7)
     assert Match().expected(q, pi) is None, "the default"
+
+
+@pytest.mark.parametrize("rows", [2, 3], ids=["no bonus", "bonus"])
+def test_verification_with_one_read_has_the_distribution_of_verification(rows):
+    pi = torch.tensor([[0.2, 0.5, 0.3], [0.6, 0.1, 0.3], [0.1, 0.1, 0.8]], dtype=torch.float64)[:rows]
+    draft = Draft([0, 1], torch.tensor([[0.5, 0.3, 0.2], [0.2, 0.7, 0.1]], dtype=torch.float64))
+    one, two = (
+        exact_distribution(lambda sampler, test=test: tuple(test(draft, pi, sampler).tokens))
+        for test in (verify, verify_at_once)
+    )
+    assert one == pytest.approx(two) and len(one) > rows
 
 
 BLOCK = BlockRejection()
