@@ -130,7 +130,7 @@ def honest_verdict(seed: int) -> tuple[str, Outcome, str]:
     return ("text only, " if as_samples else "") + shape, outcome, line
 
 
-def _seed_of(request: ServedRequest, number: int) -> int:
+def seed_of(request: ServedRequest, number: int) -> int:
     """Return the seed that an honest server draws an answer with: that of the request, else one of its own."""
     return 10**9 + number if request.seed is None else request.seed
 
@@ -138,7 +138,7 @@ def _seed_of(request: ServedRequest, number: int) -> int:
 def _answer(model: SimulatedModel, key: RequestKey, request: ServedRequest, number: int) -> LoggedRequest:
     """Return the answer to a request."""
     prompt = cast(tuple[int, ...], request.prompt)
-    tokens = model.output(prompt, request, _seed_of(request, number), number)
+    tokens = model.output(prompt, request, seed_of(request, number), number)
     return LoggedRequest(key=key, prompt=list(prompt), tokens=tokens, text="".join(f" w{token}" for token in tokens))
 
 

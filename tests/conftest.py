@@ -1,5 +1,6 @@
 """Isolation of test modules, and the closing summary of skipped tests."""
 
+import gc
 import os
 from collections.abc import Iterator
 from functools import cache
@@ -21,6 +22,20 @@ def without_other_modules_plugins() -> Iterator[None]:
     yield
     presets._ADDED.clear()
     presets._ADDED.update(before)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def imports_not_collected() -> None:
+    """Leave what is alive before a module, above all imports, out of collections of garbage: each run has one at its end."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def collected_again() -> Iterator[None]:
+    """Return to collections at the end what was left out, since the plugin of hypothesis looks for referrers."""
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -37,8 +37,8 @@ def placed_tokens_agree(method: str, places: list[str], temperature: float) -> V
     if torch.cuda.device_count() < 2:
         return f"{torch.cuda.device_count()} GPUs", "two GPUs", None
     try:
-        one = _tokens(method, [], temperature)
-        several = _tokens(method, places, temperature)
+        one = tokens_of(method, [], temperature)
+        several = tokens_of(method, places, temperature)
     except ImportError as error:
         return f"{error.name} is not installed", "all packages", None
     equal = sum(one[key] == several[key] for key in one)
@@ -72,7 +72,7 @@ def memory_is_planned(device: torch.device) -> Verdict:
     return f"{ratio:.3f} of the planned {wanted / 2**20:.1f} MiB", f"within {TOLERANCE:.0%}", abs(ratio - 1) < TOLERANCE
 
 
-def _tokens(method: str, places: list[str], temperature: float) -> dict[Any, list[int]]:
+def tokens_of(method: str, places: list[str], temperature: float) -> dict[Any, list[int]]:
     """Return the token ids of a run by method, sample and repeat. Raises RuntimeError if a generation failed."""
     from specbench.config.options import Options
     from specbench.config.request import Request

@@ -110,8 +110,8 @@ class SyntheticDistribution:
 
     def values(self, contexts: Tensor) -> Tensor:
         """Return the logits of the supported tokens only, (m, support)."""
-        shared = _normal(contexts, 0, self.support)
-        return _logits(shared, _normal(contexts, 1 + self.member, self.support), self.spread)
+        shared = normal_numbers(contexts, 0, self.support)
+        return _logits(shared, normal_numbers(contexts, 1 + self.member, self.support), self.spread)
 
 
 class SyntheticSession:
@@ -233,7 +233,7 @@ def context_hash(before: int, token: int) -> int:
 
 
 @cache
-def _contexts() -> Tensor:
+def calibration_contexts() -> Tensor:
     """Return hashed contexts (CONTEXTS,)."""
     return _mixed(torch.arange(CONTEXTS))
 
@@ -241,7 +241,7 @@ def _contexts() -> Tensor:
 @cache
 def _numbers(stream: int) -> Tensor:
     """Return a stream of numbers in the contexts of calibration, (CONTEXTS, SUPPORT), at any spread."""
-    return _normal(_contexts(), stream, SUPPORT)
+    return normal_numbers(calibration_contexts(), stream, SUPPORT)
 
 
 def _logits(shared: Tensor, individual: Tensor, spread: float) -> Tensor:
@@ -257,7 +257,7 @@ def _mixed(x: Tensor) -> Tensor:
     return x ^ _shifted(x, 31)
 
 
-def _normal(contexts: Tensor, stream: int, places: int) -> Tensor:
+def normal_numbers(contexts: Tensor, stream: int, places: int) -> Tensor:
     """Return independent standard normal numbers (m, places), float64, for each context and stream.
 
     They are hashed uniforms, inverted.

@@ -56,6 +56,9 @@ METHODS = {
 }
 
 
+SAMPLED = ("three tokens", "block", "chain", "head")  # also at T = 1; a cool sampler draws from all tokens too
+
+
 def recorded(world, tokens, sampling, shift=0) -> RecordedOutput:
     """Record an output on table models. With `shift`, the drafter's rows are those of other positions."""
     read, start = world.ids + list(tokens[:-1]), len(world.ids) - 1
@@ -96,11 +99,13 @@ def replayed_means(method, world, length, sampling, shift=0) -> np.ndarray:
     return total
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [(name, setting) for name in METHODS for setting in SETTINGS if setting != "sampled" or name in SAMPLED],
+)
 def test_expected_rounds_equal_those_of_decoding(name, setting):
     vocabulary, length = (3, 4) if name == "three tokens" and setting == "filtered" else (2, 5)
-    seeds = 3 if name == "three tokens" else 1
+    seeds = 2 if name == "three tokens" else 1
     if "chain" in name:
         length = 4 - ("no bonus" in name)
     for seed in range(seeds):

@@ -124,6 +124,7 @@ def test_without_time_the_prediction_is_named_and_a_measured_candidate_is_qualif
     assert "measured on the prompts used for selection" in words(some)
 
 
+@pytest.mark.slow
 def test_the_command_ends_with_an_answer(tmp_path):
     few = ("-t", "gsm8k", "--data", "synthetic", "-n", 10, "--repeats", 1, "--max-new-tokens", 12)
     shown = " ".join(console.specbench("advise", *few, "--write", "best.toml", cwd=tmp_path).stdout.split())

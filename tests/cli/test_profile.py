@@ -9,21 +9,19 @@ import pytest
 from specbench.analysis.costs import prices_of
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.polybasic import ChainPlan
-from specbench.config.options import Options
 from specbench.features.profile.chain_profile import ChainCandidate
 from specbench.features.profile.chain_tables import conclusion_of, method_toml
 from specbench.features.profile.forwards_table import lines_of, slow_single_forwards
 from specbench.models.lean import LeanModelRunner
 from specbench.models.panel_codes import QuantizedLinear
-from specbench.resolution.selection import read_pair
 from specbench.runs.run_folder import spec_of, timed_forwards
 from tests.fixtures import console
 
 
 def test_candidates_are_compared_and_the_fastest_chain_runs(tmp_path):
-    few = ["-p", "tiny", "-t", "gsm8k", "--max-new-tokens", 24]
+    few = ["-p", "tiny", "-t", "gsm8k", "--max-new-tokens", 12]
     wanted = ["-m", "polybasic-model", "--middle", "middle", "--middle", "code", "--write", "chain.toml"]
-    shown = "".join(console.specbench("profile", *wanted, *few, "-n", 3, cwd=tmp_path))
+    shown = "".join(console.specbench("profile", *wanted, *few, "-n", 2, cwd=tmp_path))
     for chain in ("target > middle > draft", "target > code > draft"):
         assert chain in shown
     assert "Theorem 3.2, as printed" in shown and "is predicted to be the fastest" in " ".join(shown.split())
@@ -32,10 +30,12 @@ def test_candidates_are_compared_and_the_fastest_chain_runs(tmp_path):
     console.specbench("run", "-m", "chain.toml", *few, "-n", 1, "--repeats", 1, cwd=tmp_path)
 
 
-def test_forwards_of_every_model_of_a_pair_are_timed_without_a_chain(tmp_path):
-    shown = "".join(console.specbench("profile", "--forwards", "-p", "tiny", "-t", "gsm8k", "-n", 1, cwd=tmp_path))
+def test_forwards_of_every_model_of_a_pair_without_a_target_are_timed_without_a_chain(tmp_path):
+    models = "\n".join(f'[models.{role}]\npath = "specbench:tiny/models/{role}"' for role in ("math", "code"))
+    (tmp_path / "pair.toml").write_text(f"{models}\n[defaults]\ndata = 'synthetic'\n")
+    shown = console.specbench("profile", "--forwards", "-p", "pair.toml", "-t", "gsm8k", "-n", 1, cwd=tmp_path).stdout
     timed = timed_forwards(next((tmp_path / "results").iterdir()))
-    assert set(timed) == set(read_pair("tiny", Options())[1].models)
+    assert set(timed) == {"math", "code"}
     assert all(sizes[size][0] == 20 for sizes in timed.values() for size in range(1, 26))  # no block was partly cached
     assert all(f"{role}: a block of 6 tokens costs" in shown for role in timed)
 
@@ -59,13 +59,6 @@ def test_the_price_of_a_quantized_copy_is_the_time_of_its_forwards(tmp_path, mon
     assert models["middle"].forward_bytes < 0.4 * models["target"].forward_bytes
     prices = prices_of(timed, timed)
     assert prices is not None and min(prices.of(size) for size in range(1, 26)) >= waited
-
-
-def test_forwards_of_a_pair_without_a_target(tmp_path):
-    models = "\n".join(f'[models.{role}]\npath = "specbench:tiny/models/{role}"' for role in ("math", "code"))
-    (tmp_path / "pair.toml").write_text(f"{models}\n[defaults]\ndata = 'synthetic'\n")
-    shown = console.specbench("profile", "--forwards", "-p", "pair.toml", "-t", "gsm8k", "-n", 1, cwd=tmp_path).stdout
-    assert "math: a block of 6 tokens costs" in shown and "code: a block of 6 tokens costs" in shown
 
 
 def test_a_single_forward_that_took_too_long_is_a_warning():

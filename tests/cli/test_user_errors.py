@@ -124,21 +124,24 @@ def templated_pair(folder, template):
     return ["-m", "ar", "-p", "pair.toml", "-t", "prompts", "--data", "rows.jsonl", "--max-new-tokens", 4]
 
 
-@pytest.mark.parametrize("command", [["run", "-n", 1], ["verify", "-n", 1], ["trace"]])
+TEMPLATES = {
+    "{{ raise_exception('Only assistant\nroles') }}": "Only assistant roles",
+    "{% for m in messages %}{{ m['content'] }": "unexpected '}'",
+    "{{ missing.name }}": "'missing' is undefined",
+    "{{ messages | unknown }}": "No filter named 'unknown'",
+    "{{ messages + 1 }}": "can only concatenate list",
+}
+
+
 @pytest.mark.parametrize(
-    ("template", "message"),
-    [
-        ("{{ raise_exception('Only assistant\nroles') }}", "Only assistant roles"),
-        ("{% for m in messages %}{{ m['content'] }", "unexpected '}'"),
-        ("{{ missing.name }}", "'missing' is undefined"),
-        ("{{ messages | unknown }}", "No filter named 'unknown'"),
-        ("{{ messages + 1 }}", "can only concatenate list"),
-    ],
+    ("command", "template"),
+    [(["trace"], template) for template in TEMPLATES]
+    + [(command, next(iter(TEMPLATES))) for command in (["run", "-n", 1], ["verify", "-n", 1])],
 )
-def test_a_chat_template_that_fails_is_a_config_error(tmp_path, command, template, message):
+def test_a_chat_template_that_fails_is_a_config_error(tmp_path, command, template):
     words = [*command, *templated_pair(tmp_path, template)]
     said = one_line(specbench(*words, "--chat", "auto", cwd=tmp_path, code=2))
-    assert message in said
+    assert TEMPLATES[template] in said
     assert "help: --chat off, or chat_template = NAME or FILE in the pair's model" in said
     assert not list(tmp_path.rglob("samples.jsonl"))
     specbench(*words, "--chat", "off", cwd=tmp_path, code={0, 6})

@@ -7,10 +7,19 @@ import torch
 
 from specbench.config.construct import construct, to_table
 from specbench.decoding import rejection
-from specbench.decoding.rejection import BY_TOKEN, BlockRejection, Rejection, TokenRejection, Verified
-from specbench.decoding.sampling import exact_distribution
+from specbench.decoding.method import StopCriteria
+from specbench.decoding.rejection import (
+    BY_TOKEN,
+    BlockRejection,
+    Rejection,
+    TokenRejection,
+    Verified,
+    verify,
+    verify_at_once,
+)
+from specbench.decoding.sampling import Draft, exact_distribution
 from specbench.decoding.targets import Last, Mixture, Opt
-from specbench.features.verify.enumeration import examine, generate, tables
+from specbench.features.verify.enumeration import examine, tables
 from specbench.methods.lookups import PromptLookup
 from specbench.methods.proposers import Chain, DraftModel
 from specbench.methods.speculative import Speculative
@@ -95,6 +104,17 @@ def test_a_rule_without_a_closed_form_expects_nothing():
     assert Match().expected(q, pi) is None, "the default"
 
 
+@pytest.mark.parametrize("rows", [2, 3], ids=["no bonus", "bonus"])
+def test_verification_with_one_read_has_the_distribution_of_verification(rows):
+    pi = torch.tensor([[0.2, 0.5, 0.3], [0.6, 0.1, 0.3], [0.1, 0.1, 0.8]], dtype=torch.float64)[:rows]
+    draft = Draft([0, 1], torch.tensor([[0.5, 0.3, 0.2], [0.2, 0.7, 0.1]], dtype=torch.float64))
+    one, two = (
+        exact_distribution(lambda sampler, test=test: tuple(test(draft, pi, sampler).tokens))
+        for test in (verify, verify_at_once)
+    )
+    assert one == pytest.approx(two) and len(one) > rows
+
+
 BLOCK = BlockRejection()
 LONGER = DraftModel(model="draft", gamma=3)
 STOPPED = DraftModel(model="draft", gamma=3, stop=Confidence(threshold=0.5))
@@ -114,14 +134,16 @@ IN_BLOCKS = {
 @pytest.mark.parametrize("name", IN_BLOCKS)
 def test_block_rejection_is_exact(name):
     """Sun et al. 2024, Theorem 1, also for targets over several models, stop rules, and drafts without a bonus token."""
-    assert all(comparison.exact for comparison in examine(IN_BLOCKS[name]))
+    tokens = 3 if name == "draft model" else 2
+    assert all(comparison.exact for comparison in examine(IN_BLOCKS[name], vocabulary=tokens))
 
 
 def accepted(rule, seed):
     """The expected number of accepted tokens of a first draft of three."""
     method = Speculative(proposer=LONGER, scorers=("target",), target=Last(), rejection=rule)
     world = tables(("draft", "target"), 3, seed)
-    counts = exact_distribution(lambda sampler: generate(method, world, sampler, 4)[1][0].accepted)
+    stop = StopCriteria(frozenset(), len(world.ids) + 4)
+    counts = exact_distribution(lambda sampler: next(method.rounds(world, sampler, stop)).accepted)
     return sum(count * mass for count, mass in counts.items())
 
 
@@ -154,9 +176,6 @@ def test_a_rule_is_set_swept_and_corrected_by_name(tmp_path):
     assert "sd(rejection=token)" in shown and "sd(rejection=block)" in shown
     shown = specbench("run", *few, "--set", "method.rejection.name=blok", cwd=tmp_path, code=2).stderr
     assert "did you mean 'block'" in shown
-    specbench(
-        "verify", *few[:6], "--data", "synthetic", "-n", "2", "--set", "method.rejection.name=block", cwd=tmp_path
-    )
 
 
 RULE = '''

@@ -228,3 +228,9 @@ def test_greedy_lenience_keeps_what_is_likely_enough():
     for alpha, expected in ((0.1, [0.0, 1.0]), (0.3, [1.0, 0.0])):
         assert Lossy(alpha=alpha, greedy_lenience=True)([q, p], GREEDY).tolist() == [expected]
         assert Lossy(alpha=alpha)([q, p], GREEDY).tolist() == [[0.0, 1.0]]
+
+
+def test_several_amateurs_are_subtracted_by_their_mean():
+    amateur, expert = torch.tensor([[0.3, -1.0, 2.0]]), torch.tensor([[1.0, 0.5, -0.2]])
+    target = Contrastive(mu=0.4)
+    assert torch.allclose(target([amateur, amateur, expert], T1), target([amateur, expert], T1))

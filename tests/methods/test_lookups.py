@@ -160,7 +160,7 @@ def test_a_cache_of_ngrams_needs_enough_occurrences():
 
 def test_a_lookup_that_remembers_drafts_more_and_resumes_as_it_began(tmp_path):
     words = (
-        "run", "-m", "suffix", "-p", "tiny", "-t", "gsm8k", "-n", 6, "--repeats", 2, "--max-new-tokens", 24,
+        "run", "-m", "suffix", "-p", "tiny", "-t", "gsm8k", "-n", 4, "--repeats", 2, "--max-new-tokens", 12,
         "--over", "method.proposer.remember=[false, true]",
     )  # fmt: skip
 

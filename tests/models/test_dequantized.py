@@ -9,7 +9,7 @@ import torch
 from specbench.config.quantization_kind import QuantizationKind
 from specbench.data.hub import local_checksum
 from specbench.errors import MissingAsset
-from specbench.models.quantization import PRECISIONS, Rebuilt, quantized
+from specbench.models.quantization import PRECISIONS, Rebuilt, codes_of
 from specbench.tiny import dequantized
 
 
@@ -55,14 +55,11 @@ def test_other_paths_are_not_made():
 @pytest.mark.parametrize("inputs", [128, 192, 32])
 def test_weights_are_rounded_as_by_torchao(inputs, monkeypatch):
     pytest.importorskip("torchao")
-    monkeypatch.setattr("specbench.models.quantization.kernels_for", lambda *_: None)
-    monkeypatch.setattr("specbench.models.quantization._form_of", lambda *_: Rebuilt)
     monkeypatch.setitem(PRECISIONS, 4, torch.float32)
     layer = torch.nn.Linear(inputs, 48, bias=False)
     with torch.no_grad():
         layer.weight.copy_(torch.randn(48, inputs, generator=torch.Generator().manual_seed(0)))
         layer.weight[0] = 0
         layer.weight[1].abs_()
-    made = quantized(layer, QuantizationKind("int4"))
-    assert isinstance(made, Rebuilt)
+    made = Rebuilt(layer, codes_of(layer.weight.detach(), QuantizationKind("int4")))
     assert torch.equal(dequantized.dequantized(layer.weight.detach()), made.product(torch.eye(inputs)).t())

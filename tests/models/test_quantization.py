@@ -32,7 +32,7 @@ from specbench.models.loaded_pair import LoadedPair
 from specbench.models.loader import load
 from specbench.models.panel_codes import CodesProduct, PanelCodes, QuantizedLinear
 from specbench.models.products import Separate, product_of
-from specbench.models.quantization import ByteRows, Rebuilt, Tiles, layers, quantize, quantized, sizes
+from specbench.models.quantization import ByteRows, Rebuilt, Tiles, codes_of, layers, quantize, quantized, sizes
 from specbench.models.resolve_models import Execution, resolve_models
 from specbench.models.resolved_model import Architecture
 from tests.fixtures.worlds import ENGINES, open_session, random_model
@@ -147,7 +147,7 @@ def test_quantized_layers_of_one_input_are_joined(outputs):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("width", [256, 192, 96])
 @pytest.mark.parametrize("form", [PanelCodes, Tiles])
-def test_int4_stores_four_bits_per_weight(width, form, device, request, monkeypatch):
+def test_int4_stores_four_bits_per_weight(width, form, device, request):
     """The kernels' layouts of codes, scales and zeros, at every group size: a tenth of a step from what bytes say."""
     torch.manual_seed(0)
     if form is PanelCodes and (device != "cpu" or kernels() is None):
@@ -157,9 +157,8 @@ def test_int4_stores_four_bits_per_weight(width, form, device, request, monkeypa
     layer = nn.Linear(width, 64, device=device, dtype=torch.bfloat16).requires_grad_(False)
     four = quantized(layer, of("int4"))
     request.getfixturevalue("without_kernels")
-    monkeypatch.setattr("specbench.models.quantization._form_of", lambda *_: Rebuilt)
-    plain = quantized(layer, of("int4"))
-    assert isinstance(four, form) and isinstance(plain, Rebuilt)
+    plain = Rebuilt(layer, codes_of(layer.weight, of("int4")))
+    assert isinstance(four, form)
     apart = rounded(four, layer.weight).float() - rounded(plain, layer.weight).float()
     assert apart.abs().max() < 0.1 * plain.scale.float().min()
     groups = width // of("int4").group_of(width)

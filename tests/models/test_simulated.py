@@ -22,12 +22,12 @@ from specbench.models.simulated import (
     SUPPORT,
     SyntheticDistribution,
     SyntheticSession,
-    _contexts,
-    _normal,
     acceptance_at,
     architecture,
     calibrate,
+    calibration_contexts,
     context_hash,
+    normal_numbers,
     random_model,
 )
 from tests.fixtures.worlds import decode
@@ -126,7 +126,7 @@ def test_a_distribution_is_a_function_of_the_context_alone():
 
 def test_hashed_numbers_are_standard_normal():
     """16,384 x 16 draws: mean and variance within four standard errors, and no context like another."""
-    z = _normal(_contexts(), 3, SUPPORT)
+    z = normal_numbers(calibration_contexts(), 3, SUPPORT)
     n = z.numel()
     assert abs(z.mean()) < 4 / n**0.5
     assert abs(z.var() - 1) < 4 * (2 / n) ** 0.5

@@ -185,7 +185,7 @@ def test_a_figure_meets_its_goal_or_not():
 def test_tokens_of_a_placement_are_compared_with_those_of_one_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     tokens = {"": {1: [5, 6], 2: [7]}, "target=cuda:1": {1: [5, 6], 2: [7]}, "target=layers:0,1": {1: [5, 6], 2: [8]}}
-    monkeypatch.setattr(devices, "_tokens", lambda method, places, temperature: tokens["".join(places)])
+    monkeypatch.setattr(devices, "tokens_of", lambda method, places, temperature: tokens["".join(places)])
     assert devices.placed_tokens_agree("sd", ["target=cuda:1"], 0.0) == ("2 of 2 generations equal", "all equal", True)
     assert devices.placed_tokens_agree("sd", ["target=layers:0,1"], 0.0)[::2] == ("1 of 2 generations equal", False)
 

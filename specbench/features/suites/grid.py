@@ -298,7 +298,7 @@ def plan_rows(part: GridPart) -> list[PlanRow]:
             PlanRow(
                 pair=_name(part.pair),
                 task=part.task,
-                methods=_in_short(run.spec.presets),
+                methods=methods_in_short(run.spec.presets),
                 has_settings=len(set(run.spec.presets.values())) < len(run.spec.presets),
                 T=run.spec.decoding.temperature,
                 state="missing" if part.missing else state,
@@ -328,7 +328,7 @@ def _crowded(devices: Iterable[Memory]) -> str:
     return ""
 
 
-def _in_short(presets: Mapping[str, str]) -> str:
+def methods_in_short(presets: Mapping[str, str]) -> str:
     """Return the methods of a run as text, several settings of one preset as a count: `sd x2`. `presets` are by label."""
     counts = Counter(presets.values())
     one = {preset: label for label, preset in presets.items()}
@@ -381,7 +381,7 @@ def _unresolved(part: GridPart) -> list[PlanRow]:
         rows.append(
             replace(
                 row,
-                methods=_in_short(presets),
+                methods=methods_in_short(presets),
                 has_settings=len(set(presets.values())) < len(presets),
                 T=group[0].temperature,
                 generations=generations,

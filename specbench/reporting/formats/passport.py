@@ -141,7 +141,7 @@ def _passport(summary: RunSummary, row: MethodSummary, rows: Records) -> Passpor
     traits, decoding = summary.traits(row), summary.decoding
     rejection = summary.spec.methods[row.method].options.get("rejection")
     groups = groups_of(scores_of(Path(summary.folder)))
-    overall = _acceptance(rows)
+    overall = acceptance_of(rows)
     is_tree = any(entry.siblings for record in rows for entry in record.rounds)
     rates: VllmRates | UnsetType = UNSET
     rounds = [entry for record in rows for entry in record.rounds]
@@ -161,7 +161,7 @@ def _passport(summary: RunSummary, row: MethodSummary, rows: Records) -> Passpor
         top_p=decoding.top_p,
         **msgspec.structs.asdict(overall),
         groups={
-            group: _acceptance(part)
+            group: acceptance_of(part)
             for group in sorted(set(groups.values()))
             if (part := [record for record in rows if groups.get(record.prompt) == group])
             and acceptance_rate(part) is not None
@@ -171,7 +171,7 @@ def _passport(summary: RunSummary, row: MethodSummary, rows: Records) -> Passpor
     )
 
 
-def _acceptance(rows: Records) -> Acceptance:
+def acceptance_of(rows: Records) -> Acceptance:
     """Return the acceptance of records: of all tested tokens, per round, and by position."""
     cells = [(record, position_counts([record])) for record in rows]
     longest = max((entry.drafted for record in rows for entry in record.rounds if not entry.siblings), default=0)

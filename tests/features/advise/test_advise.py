@@ -29,14 +29,24 @@ OPTIONS = Options(
 )
 
 
+SHORT = replace(OPTIONS, max_new_tokens=8)
+
+
 def request_in(folder, **more) -> AdviceRequest:
-    return AdviceRequest(pair="tiny", task="gsm8k", options=OPTIONS, out=folder, seconds=1e9, **more)
+    return AdviceRequest(pair="tiny", task="gsm8k", options=SHORT, out=folder, seconds=1e9, **more)
+
+
+def advised_here(request):
+    """Advise without the last measurements, in processes of their own, which have a test of their own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(AdviceRuns, "repeated", lambda self, candidate, deadline: [])
+        return advise(request)
 
 
 @pytest.fixture(scope="module")
 def advised(tmp_path_factory):
     folder = tmp_path_factory.mktemp("advice")
-    return folder, advise(request_in(folder))
+    return folder, advised_here(request_in(folder))
 
 
 def test_every_candidate_has_a_prediction_or_a_reason(advised):
@@ -70,7 +80,7 @@ def test_the_better_half_is_measured_on_other_prompts(advised):
 def test_the_same_command_decodes_nothing_again(advised):
     folder, advice = advised
     before = {run.name: (run / "samples.jsonl").stat().st_mtime_ns for run in runs_in(folder)}
-    again = advise(request_in(folder))
+    again = advised_here(request_in(folder))
     assert {run.name: (run / "samples.jsonl").stat().st_mtime_ns for run in runs_in(folder)} == before
     assert [each.candidate.name for each in again.results] == [each.candidate.name for each in advice.results]
     assert again.gain == advice.gain
@@ -215,7 +225,7 @@ def test_advice_on_a_run_decodes_nothing(recorded):
 
 
 def test_a_run_without_a_draft_model_gives_no_prices(tmp_path):
-    (plan,) = resolve(Request(methods=("pld",), pair="tiny", tasks=("gsm8k",), options=OPTIONS, out=tmp_path)).plans
+    (plan,) = resolve(Request(methods=("pld",), pair="tiny", tasks=("gsm8k",), options=SHORT, out=tmp_path)).plans
     measure(plan, plan.runs, LoadedModels(), MeasureOptions(access=Access()), Observer())
     with pytest.raises(ConfigError, match="specbench run -m sd"):
         advise_on(plan.runs[0].folder)

@@ -42,6 +42,7 @@ def test_heads_are_named_by_kind_and_the_last_part_of_their_source(tmp_path):
         with_heads(Options(), [one, two])
 
 
+@pytest.mark.slow
 def test_advise_compares_each_named_head(tmp_path):
     result = specbench(
         "advise", "-p", "tiny", "-t", "gsm8k", "-n", 10, "--max-new-tokens", 12, "--repeats", 1,

@@ -18,7 +18,7 @@ paper = "SPRINTER"
 shows = "Table 0"
 description = "a small suite"
 frontier = true
-options = { limit = 6, repeats = 2, max_new_tokens = 12, temperature = 1.0 }
+options = { limit = 6, repeats = 2, max_new_tokens = 6, temperature = 1.0 }
 
 [[prepare]]
 kind = "sprinter"

@@ -22,7 +22,7 @@ path = "specbench:tiny/models/target"
 data = "synthetic"
 task.gsm8k.shots = 0
 """
-FEW = ["-p", "own.toml", "-t", "gsm8k", "-n", 10, "--gamma", 4, "--max-new-tokens", 16, "--temperature", 0]
+FEW = ["-p", "own.toml", "-t", "gsm8k", "-n", 10, "--gamma", 4, "--max-new-tokens", 10, "--temperature", 0]
 
 
 def pair(folder: Path, draft: str) -> None:
@@ -123,7 +123,7 @@ def test_equal_prompts_are_too_few_for_a_verdict(tmp_path):
     """Twelve samples with one prompt are one prompt, in run folders and in snapshots."""
     row = {"question": "Tom has 3 apples and buys 4 more. How many apples does Tom have?", "answer": "#### 7"}
     (tmp_path / "same.jsonl").write_text("".join(json.dumps(row) + "\n" for _ in range(12)))
-    few = [*FEW[:-2], "-n", 12, "--data", "same.jsonl", "--counters-only", "--temperature", 1]
+    few = [*FEW[:-2], "-n", 12, "--data", "same.jsonl", "--counters-only", "--temperature", 1, "--max-new-tokens", 6]
     for draft in ("middle", "draft"):
         pair(tmp_path, draft)
         specbench("gate", "record", f"{draft}.json", "-m", "sd", *few, cwd=tmp_path)

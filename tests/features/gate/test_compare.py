@@ -230,8 +230,9 @@ def test_too_few_rounds_are_inconclusive():
     assert exit_code(compare([brief], [quiet()], GateLimits(counters_only=True))) == 0
 
 
-def test_failed_generations_are_a_regression():
-    new = replace(quiet(), failed={"ar": 0, "sd": 2, "hf-generate": 0})
+@pytest.mark.parametrize("count", [1, 2])
+def test_failed_generations_are_a_regression(count):
+    new = replace(quiet(), failed={"ar": 0, "sd": count, "hf-generate": 0})
     assert by_aspect(compare([quiet()], [new], LIMITS))["decoding"].title == "generations failed"
 
 

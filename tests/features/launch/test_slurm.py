@@ -41,6 +41,7 @@ def campaign(request, cluster, tmp_path):
 
 # submitit does not close its log files
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.slow
 def test_the_debug_cluster_runs_a_suite(request_of, tmp_path):
     (line,) = request_of.suite.grid
     suite = replace(request_of.suite, grid=(replace(line, tasks=line.tasks[:1]),))
@@ -88,7 +89,7 @@ def test_states_of_the_queue(tmp_path, monkeypatch):
     monkeypatch.setattr(slurm, "UNKNOWN_POLLS", 3)
     jobs = {f"7_{i}": Job(f"run{i}", (), tmp_path) for i in range(5)}
     listed = "7_0 PENDING\n7_1 RUNNING\n7_2 COMPLETING\n7_3 PREEMPTED\n"
-    monkeypatch.setattr(slurm, "_run", lambda *command: CompletedProcess(command, 0, listed, ""))
+    monkeypatch.setattr(subprocess, "run", lambda command, **options: CompletedProcess(command, 0, listed, ""))
     states = [launcher.poll(jobs) for _ in range(3)]
     expected = [JobState.pending, JobState.running, JobState.running, JobState.ended]
     assert [list(each.values())[:4] for each in states] == [expected] * 3
@@ -101,7 +102,13 @@ def test_states_of_the_queue(tmp_path, monkeypatch):
 def test_a_queue_that_does_not_answer_ends_no_job(answer, tmp_path, monkeypatch):
     launcher = slurm_launcher({"cluster": "debug"}, tmp_path)
     launcher.cluster = "slurm"
-    monkeypatch.setattr(slurm, "_run", lambda *command: answer)
+
+    def asked(command, timeout, **options):
+        if answer is None:
+            raise subprocess.TimeoutExpired(command, timeout)
+        return answer
+
+    monkeypatch.setattr(subprocess, "run", asked)
     jobs = {"7_0": Job("run", (), tmp_path)}
     assert [launcher.poll(jobs)["7_0"] for _ in range(5)] == [JobState.pending] * 5
 

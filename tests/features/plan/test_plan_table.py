@@ -9,7 +9,7 @@ import pytest
 from specbench.cli.plan import grouped_reasons
 from specbench.errors import MissingAsset, NotCached
 from specbench.features.suites import grid as plan_table
-from specbench.features.suites.grid import GridPart, _in_short, plan_rows, resolve_grid
+from specbench.features.suites.grid import GridPart, methods_in_short, plan_rows, resolve_grid
 from specbench.features.suites.suite import TINY, read_suite, suites
 from tests.fixtures.console import specbench
 from tests.fixtures.plans import rows_on_h200
@@ -128,6 +128,6 @@ def test_the_same_help_for_several_models_or_data_sets_is_said_once():
 
 def test_several_settings_of_a_method_are_counted():
     assert (
-        _in_short({"ar": "ar", "sd(gamma=3)": "sd", "sd(gamma=5)": "sd", "se(gamma=2)": "se"})
+        methods_in_short({"ar": "ar", "sd(gamma=3)": "sd", "sd(gamma=5)": "sd", "se(gamma=2)": "se"})
         == "ar, sd x2, se(gamma=2)"
     )

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specbench.features.exactness.departures import DepartureKind
-from specbench.features.exactness.martingales import GROUPS, SIGNIFICANCE
+from specbench.features.exactness.martingales import GROUPS, SIGNIFICANCE, MartingaleTest
 from specbench.features.exactness.token_statistics import looked_up_token
 from specbench.features.servers.exactness import served_checks
 from specbench.features.servers.exactness.allowed import allowed
@@ -113,3 +113,10 @@ def test_a_lookup_continues_the_last_occurrence_of_the_longest_ngram():
     assert looked_up_token([1, 2, 3, 4, 9, 2, 3, 4]) == 9
     assert looked_up_token([7, 5, 8, 5, 6, 5]) == 6
     assert looked_up_token([1, 2, 3]) is None
+
+
+def test_an_impossible_token_stays_impossible_after_a_merge():
+    whole, part = MartingaleTest(), MartingaleTest()
+    part.impossible = 1
+    whole.merge(part)
+    assert whole.is_impossible and whole.log_wealth == math.inf

@@ -55,11 +55,13 @@ def test_text_servers_are_compared_by_exchanges_of_outputs():
     assert p_of_exchanges(honest, 2000) > 0.01 and p_of_exchanges(equal, 2000) <= 1e-3
 
 
+@pytest.mark.slow
 def test_simulated_honest_servers_are_not_called_inexact():
     outcomes = {exactness_trials.honest_verdict(1000 + seed)[1] for seed in range(3)}
     assert Outcome.differs not in outcomes and outcomes
 
 
+@pytest.mark.slow
 def test_a_simulated_server_that_ignores_seeds_is_found(monkeypatch):
-    monkeypatch.setattr(exactness_trials, "_seed_of", lambda request, number: 3 if request.seed else 10**9 + number)
+    monkeypatch.setattr(exactness_trials, "seed_of", lambda request, number: 3 if request.seed else 10**9 + number)
     assert exactness_trials.honest_verdict(1001)[1] is Outcome.differs

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from specbench.features.exactness.acceptance_test import AcceptanceTest
+from specbench.features.exactness.acceptance_test import LATE, AcceptanceTest
 from tests.fixtures.console import specbench
 
 PLUGIN = Path(__file__).parents[2] / "fixtures" / "faulty.py"
@@ -132,3 +132,13 @@ def test_a_fault_late_in_the_draft_is_found_by_position():
         true = 1.25 * a if i % 5 >= 3 else a
         test.add(i % 5, a, bool(torch.rand((), generator=generator) < true))
     assert test.p < 1e-6
+
+
+def test_a_late_alternative_holds_from_its_position_on():
+    def p_at(position: int) -> float:
+        test = AcceptanceTest()
+        for i in range(60):
+            test.add(position, 0.6, i % 4 > 0)
+        return test.p
+
+    assert p_at(LATE) == p_at(LATE + 1) < p_at(LATE - 1) < 1.0

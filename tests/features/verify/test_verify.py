@@ -41,6 +41,7 @@ DECLARED = (
     " cascade-token lossy lossy-star lossy-star-budget oracle-diff token-cascade"
 ).split()
 HEADED = "dsl specdec++ eagle polybasic-model polybasic-pld".split()  # what reads a head, or a middle model, besides
+ACROSS_ENCODERS = "sd we-sd se cascade-opt lossy token-cascade".split()  # one of each kind; the others are slow
 UNDRAFTED = "ar we cd dtr pld eagle ar-draft oracle-diff token-cascade".split()  # at least by no model
 ENOUGH = {"cuts": 18, "decoding": Decoding(24)}  # for a mutant; sound methods take less
 
@@ -113,7 +114,14 @@ def test_sound_methods_pass_on_a_decoder(tiny, name):
     passes(tiny.verdict(name), name)
 
 
-@pytest.mark.parametrize("name", [*LOSSLESS, *(name for name in DECLARED if not name.endswith("-log"))])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in ACROSS_ENCODERS else pytest.mark.slow)
+        for name in [*LOSSLESS, *DECLARED]
+        if not name.endswith("-log")
+    ],
+)
 def test_sound_methods_pass_on_an_encoder_decoder(t5, name):
     passes(t5.verdict(name), name)
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from specbench.reporting.formats.passport import Share, _acceptance
+from specbench.reporting.formats.passport import Share, acceptance_of
 from tests.fixtures.console import specbench
 from tests.fixtures.records import record, round_of
 
@@ -12,7 +12,7 @@ from tests.fixtures.records import record, round_of
 def test_survival_and_conditional_rates_are_those_of_the_rounds():
     """Of four drafts of two tokens, three accept the first token and two both; conditionally 3/4 and 2/3."""
     rounds = [round_of(2, 2), round_of(2, 1), round_of(2, 0), round_of(2, 2)]
-    found = _acceptance([record("sd", str(i), rounds=rounds) for i in range(6)])
+    found = acceptance_of([record("sd", str(i), rounds=rounds) for i in range(6)])
     first, second = found.positions
     assert (first.survival.value, second.survival.value) == (0.75, 0.5)
     assert (first.conditional.value, second.conditional.value) == (0.75, 0.6667)
@@ -21,7 +21,7 @@ def test_survival_and_conditional_rates_are_those_of_the_rounds():
 
 
 def test_a_position_at_which_nothing_is_accepted_has_rate_zero():
-    found = _acceptance([record("sd", str(i), rounds=[round_of(1, 0)]) for i in range(6)])
+    found = acceptance_of([record("sd", str(i), rounds=[round_of(1, 0)]) for i in range(6)])
     assert found.positions[0].survival == Share(value=0.0)
 
 

@@ -9,7 +9,7 @@ import pytest
 from specbench.analysis.curve_choice import CurveChoice
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.points import Point, points
-from specbench.features.suites.papers.comparisons import Comparisons
+from specbench.features.suites.papers.comparisons import Comparisons, independent
 from specbench.features.suites.papers.expectations import Outcome, outcomes_of
 from specbench.features.suites.papers.outcome_texts import (
     ERRORS,
@@ -49,29 +49,33 @@ def point(value: float, run: str = "r", x: float | None = None, **place) -> Poin
     )
 
 
-def outcome(*found: Point, value: str = "speedup", **keys) -> str:
-    (line,) = outcome_lines(outcomes_of(Suite(value=value, **keys), found))
-    return line.removeprefix("It holds: ").partition(" (")[0].partition(";")[0]
+def every(*found: Point, value: str = "speedup", **keys) -> list[Outcome]:
+    """Return the outcomes, in the order of Outcome."""
+    (verdict,) = outcomes_of(Suite(value=value, **keys), found)
+    return sorted((each.outcome for each in verdict.outcomes), key=list(Outcome).index)
 
 
-def within(found: float, *, margin: float = 0.1, **keys) -> str:
+def outcome(*found: Point, **keys) -> Outcome:
+    (only,) = every(*found, **keys)
+    return only
+
+
+def within(found: float, *, margin: float = 0.1, **keys) -> Outcome:
     """Return the outcome of a value with an interval of +- 0.1 against a bound with a margin."""
     return outcome(point(found), margin=margin, **keys)
 
 
 def test_a_bound_may_be_another_value_of_the_same_point():
-    assert outcome(point(1.2), at_least="proposer_weight") == "confirmed"
-    assert outcome(point(0.8), at_least="proposer_weight") == "contradicted"
+    assert outcome(point(1.2), at_least="proposer_weight") == Outcome.confirmed
+    assert outcome(point(0.8), at_least="proposer_weight") == Outcome.contradicted
 
 
 def test_a_value_is_near_a_bound_if_its_whole_interval_lies_within_the_margin():
-    assert within(1.0, near=1.0, margin=0.2) == within(0.95, near=1.0, margin=0.2) == "confirmed"
-    assert within(1.15, near=1.0, margin=0.2) == "on the expected side within the noise"
-    assert (
-        within(1.25, near=1.0, margin=0.2) == within(0.75, near=1.0, margin=0.2) == "on the other side within the noise"
-    )
-    assert within(1.35, near=1.0, margin=0.2) == within(0.65, near=1.0, margin=0.2) == "contradicted"
-    assert within(1.55, near=2.0, margin=0.25) == "on the expected side within the noise", "a share of the bound"
+    assert within(1.0, near=1.0, margin=0.2) == within(0.95, near=1.0, margin=0.2) == Outcome.confirmed
+    assert within(1.15, near=1.0, margin=0.2) == Outcome.expected
+    assert within(1.25, near=1.0, margin=0.2) == within(0.75, near=1.0, margin=0.2) == Outcome.other
+    assert within(1.35, near=1.0, margin=0.2) == within(0.65, near=1.0, margin=0.2) == Outcome.contradicted
+    assert within(1.55, near=2.0, margin=0.25) == Outcome.expected, "a share of the bound"
 
 
 def test_the_prompts_needed_are_those_that_exclude_the_nearer_limit():
@@ -105,25 +109,25 @@ def test_the_lowest_of_the_best_settings_of_all_cells():
 def test_the_best_setting_may_be_compared_with_the_lowest():
     found = [point(1.0, x=1.0), point(1.5, x=5.0), point(1.2, x=8.0)]
     keys = {"at_least": {"method": "m"}, "take": "best", "bound_take": "lowest"}
-    assert outcome(*found, factor=1.1, **keys) == "confirmed"
-    assert outcome(point(1.0, x=1.0), point(1.01, x=5.0), factor=1.5, **keys) == "contradicted"
+    assert outcome(*found, factor=1.1, **keys) == Outcome.confirmed
+    assert outcome(point(1.0, x=1.0), point(1.01, x=5.0), factor=1.5, **keys) == Outcome.contradicted
 
 
 def test_groups_of_prompts_are_compared_only_if_they_are_named():
     found = [point(1.0), point(1.5, group="math"), point(2.0, group="rag")]
-    assert outcome(*found, at_least=1.2) == "contradicted"
+    assert outcome(*found, at_least=1.2) == Outcome.contradicted
     suite = Suite(value="speedup", at_most={"method": "m", "group": "math"})
     suite.expect = (replace(suite.expect[0], of={"method": "m", "group": "rag"}),)
-    assert outcome_lines(outcomes_of(suite, found)) == ["It holds: contradicted (difference +0.50)"]
+    (verdict,) = outcomes_of(suite, found)
+    assert [each.outcome for each in verdict.outcomes] == [Outcome.contradicted]
+    assert verdict.outcomes[0].measured.comparison.value == pytest.approx(0.5)
 
 
 def test_points_are_compared_with_those_that_agree_in_the_named_dimensions():
     found = [point(1.0, x=1.0), point(1.2, x=2.0), point(1.1, x=1.0, method="n"), point(1.5, x=2.0, method="n")]
-    assert (
-        outcome(*found, at_most={"method": "n"}, by=("x",))
-        == "1 of 2 confirmed, 1 of 2 on the expected side within the noise"
-    )
-    assert outcome(*found, at_most={"method": "n"}).startswith("2 of 4 confirmed, ")
+    assert every(*found, at_most={"method": "n"}, by=("x",)) == [Outcome.confirmed, Outcome.expected]
+    among_all = every(*found, at_most={"method": "n"})
+    assert len(among_all) == 4 and among_all.count(Outcome.confirmed) == 2
 
 
 def test_the_best_setting_is_chosen_at_each_place_over_runs():
@@ -131,14 +135,14 @@ def test_the_best_setting_is_chosen_at_each_place_over_runs():
         point(0.8, "a", weight=0.1, proposer="one"), point(1.3, "b", weight=0.1, proposer="two"),
         point(1.4, "c", weight=0.5, proposer="one"), point(0.7, "d", weight=0.5, proposer="two"),
     ]  # fmt: skip
-    assert outcome(*found, at_least=1.0, take="best", by=("weight",)) == "2 of 2 confirmed"
-    assert outcome(*found, at_least=1.0) == "2 of 4 confirmed, 2 of 4 contradicted"
+    assert every(*found, at_least=1.0, take="best", by=("weight",)) == [Outcome.confirmed] * 2
+    assert every(*found, at_least=1.0) == [Outcome.confirmed] * 2 + [Outcome.contradicted] * 2
 
 
 def test_the_best_of_a_bound_is_its_largest_speed_and_its_smallest_latency():
     found = [point(1.0), point(0.5, method="n", settings={"a": "a"}), point(1.5, method="n", settings={"b": "b"})]
-    assert outcome(*found, at_most={"method": "n"}, take="best") == "confirmed"
-    assert outcome(*found, value="relative_latency", at_least={"method": "n"}, take="best") == "confirmed"
+    assert outcome(*found, at_most={"method": "n"}, take="best") == Outcome.confirmed
+    assert outcome(*found, value="relative_latency", at_least={"method": "n"}, take="best") == Outcome.confirmed
 
 
 @pytest.mark.parametrize(
@@ -204,10 +208,10 @@ def caveats(found: Sequence[Point], **keys) -> list[str]:
 
 
 def test_a_value_is_apart_from_a_bound_if_its_whole_interval_lies_outside_the_margin():
-    assert within(1.35, apart=1.0, margin=0.2) == within(0.65, apart=1.0, margin=0.2) == "confirmed"
-    assert within(1.25, apart=1.0, margin=0.2) == "on the expected side within the noise"
-    assert within(1.15, apart=1.0, margin=0.2) == "on the other side within the noise"
-    assert within(1.0, apart=1.0, margin=0.2) == "contradicted"
+    assert within(1.35, apart=1.0, margin=0.2) == within(0.65, apart=1.0, margin=0.2) == Outcome.confirmed
+    assert within(1.25, apart=1.0, margin=0.2) == Outcome.expected
+    assert within(1.15, apart=1.0, margin=0.2) == Outcome.other
+    assert within(1.0, apart=1.0, margin=0.2) == Outcome.contradicted
 
 
 class DecidingStandIns:
@@ -266,24 +270,24 @@ def test_swept_numbers_are_compared_across_runs_of_one_place():
     keys = {"at_most": {"method": "m", "x": 0.1}}
     suite = Suite(value="speedup", **keys)
     suite.expect = (replace(suite.expect[0], of={"method": "m", "x": 0.5}),)
-    assert outcome_lines(outcomes_of(suite, found)) == ["It holds: confirmed (difference -0.40)"]
-    assert outcome_lines(outcomes_of(suite, found[:1])) == ["It holds: not compared, since no run has both sides"]
+    (verdict,) = outcomes_of(suite, found)
+    assert [each.outcome for each in verdict.outcomes] == [Outcome.confirmed]
+    assert verdict.outcomes[0].measured.comparison.value == pytest.approx(-0.4)
+    assert not outcomes_of(suite, found[:1])[0].outcomes
 
 
 def test_an_estimate_without_an_interval_decides_nothing():
     few = [replace(point(1.5), values={"speedup": Estimate(1.5, None, None)})]
     for keys in ({"at_least": 1.0}, {"at_most": 1.0}, {"near": 1.0, "margin": 0.1}):
-        assert outcome(*few, **keys) == "not decided: no interval or no difference"
+        assert outcome(*few, **keys) == Outcome.undecided
         assert counted(few, **keys) == ["Not counted: 1 (no interval or no difference)."]
     plain = [replace(point(1.5), values={"accepted_length": 1.5})]
-    assert outcome(*plain, value="accepted_length", at_least=1.0).startswith("not decided"), (
-        "a number of unknown precision"
-    )
+    assert outcome(*plain, value="accepted_length", at_least=1.0) == Outcome.undecided, "a number of unknown precision"
 
 
 def test_values_that_are_equal_on_every_prompt_decide_nothing():
     same = [replace(point(1.5), values={"speedup": Estimate(1.0, 1.0, 1.0)})]
-    assert outcome(*same, at_least=1.0) == outcome(*same, at_most=1.0) == "not decided: no interval or no difference"
+    assert outcome(*same, at_least=1.0) == outcome(*same, at_most=1.0) == Outcome.undecided
 
 
 def test_counts_of_two_methods_are_compared_on_the_same_prompts(tmp_path):
@@ -374,27 +378,20 @@ def test_a_curve_that_never_reaches_the_quality_ranks_below_one_that_does():
         return Point(**place, values={"matching": matching})
 
     lower = point("cascade-opt", not_reached)
-    assert "contradicted" in outcome_lines(outcomes_of(suite, [lower, point("cascade-diff", reached)]))[0]
-    (both, *_) = outcome_lines(outcomes_of(suite, [lower, point("cascade-diff", not_reached)]))
-    assert "contradicted" not in both
-    assert "confirmed" not in both
+    (verdict, *_) = outcomes_of(suite, [lower, point("cascade-diff", reached)])
+    assert Outcome.contradicted in [each.outcome for each in verdict.outcomes]
+    (both, *_) = outcomes_of(suite, [lower, point("cascade-diff", not_reached)])
+    assert not {Outcome.contradicted, Outcome.confirmed} & {each.outcome for each in both.outcomes}
 
 
-def test_an_expectation_within_the_noise_is_neither_confirmed_nor_contradicted():
-    suite = read_suite("se-table2")
-    method = ("we-se(gamma=[1, 1])",)
-    below = points([llama_vicuna_run(value=0.95, methods=method)])  # 0.85 to 1.05
-    assert (
-        outcome_lines(outcomes_of(suite, below))[0].rpartition(" (")[0].endswith("on the other side within the noise")
-    )
-    above = points([llama_vicuna_run(value=1.05, methods=method)])
-    assert (
-        outcome_lines(outcomes_of(suite, above))[0]
-        .rpartition(" (")[0]
-        .endswith("on the expected side within the noise")
-    )
-    far = points([llama_vicuna_run(value=0.8, methods=method)])
-    assert "contradicted" in outcome_lines(outcomes_of(suite, far))[0]
+@pytest.mark.parametrize(
+    ("speedup", "found"), [(0.95, Outcome.other), (1.05, Outcome.expected), (0.8, Outcome.contradicted)]
+)
+def test_an_expectation_within_the_noise_is_neither_confirmed_nor_contradicted(speedup, found):
+    """The interval is +- 0.1."""
+    run = llama_vicuna_run(value=speedup, methods=("we-se(gamma=[1, 1])",))
+    (verdict, *_) = outcomes_of(read_suite("se-table2"), points([run]))
+    assert {each.outcome for each in verdict.outcomes} == {found}
 
 
 def test_expectations_do_not_compare_machines():
@@ -410,16 +407,16 @@ def test_expectations_do_not_compare_machines():
         )
 
     here = [point(0.5, "a", "one"), point(2.0, "a", "two")]
-    assert expectations_of(expected, here) == ["at least 1: confirmed (difference +1.00)"]
+    assert expectations_of(expected, here) == [Outcome.confirmed]
     there = [point(0.5, "a", "one"), point(2.0, "b", "two")]
-    assert "1 of 2 confirmed, 1 of 2 contradicted" in expectations_of(expected, there)[0]
+    assert sorted(expectations_of(expected, there)) == [Outcome.confirmed, Outcome.contradicted]
 
 
 def expectations_of(expected, points):
     class OneExpectation:
         expect = (expected,)
 
-    return outcome_lines(outcomes_of(OneExpectation(), points))
+    return [each.outcome for verdict in outcomes_of(OneExpectation(), points) for each in verdict.outcomes]
 
 
 def test_only_points_with_enough_score_are_compared():
@@ -429,5 +426,14 @@ def test_only_points_with_enough_score_are_compared():
 
     found = [with_score(0.5, 0.1, x=1.0), with_score(0.8, 0.6, x=2.0), with_score(0.7, 0.4, method="n")]
     keys = {"value": "target_calls", "at_least": {"method": "n"}, "take": "lowest"}
-    assert outcome(*found, **keys) == "contradicted"
-    assert outcome(*found, at_score_of={"method": "n"}, **keys) == "confirmed"
+    assert outcome(*found, **keys) == Outcome.contradicted
+    assert outcome(*found, at_score_of={"method": "n"}, **keys) == Outcome.confirmed
+
+
+def test_each_bound_of_an_independent_difference_is_of_the_bounds_that_lower_or_raise_it():
+    """Zou & Donner 2008, for intervals that are not symmetric."""
+    found = independent(Estimate(2.0, 1.0, 2.5), Estimate(1.0, 0.9, 1.5))
+    assert found.value == 1.0
+    assert found.low == pytest.approx(1.0 - np.hypot(1.0, 0.5)) and found.high == pytest.approx(
+        1.0 + np.hypot(0.5, 0.1)
+    )
