@@ -76,7 +76,7 @@ def pairs_table(profile: Profile, printed: Mapping[str, float] | None = None) ->
             rows.append([f"M{i} - M{j}: {low} under {high}", *_pairing_texts(profile.pairing(low, high))])
             if printed:
                 rows[-1].append(metric_of("accepted_length").format.text(printed.get(f"M{i} - M{j}")))
-    heads = ["pair", "mea mean acceptance length", "at most", "acceptance", "of the first token"]
+    heads = ["pair", "mean acceptance length", "at most", "acceptance", "of the first token"]
     return Table("Pairs", [*heads, "mean acceptance length in the paper"] if printed else heads, rows)
 
 

@@ -49,7 +49,7 @@ from specbench.reporting.notes import common_notes
 from specbench.reporting.reasons import overstated
 from specbench.reporting.tables import Table, require_columns
 
-LENGTH_OF_PAIRS = "mean acceptance length"  # the name of the metric in the reference values of Polybasic's Table 1
+LENGTH_OF_PAIRS = "accepted length"  # the name of the metric in the reference values of Polybasic's Table 1
 STAND_INS = (
     "The bundled models stand in for the paper's: what they confirm or contradict says little about those of the paper."
 )
