@@ -12,7 +12,7 @@ import torch
 from specbench.analysis.metric import metric_of
 from specbench.decoding.rejection import residual, tv
 from specbench.decoding.sampling import Draft, Sampler
-from specbench.decoding.speculation import Observed
+from specbench.decoding.speculation import Deferrals, Observed, counters_of
 from specbench.decoding.targets import (
     Bild,
     Chow,
@@ -234,3 +234,8 @@ def test_several_amateurs_are_subtracted_by_their_mean():
     amateur, expert = torch.tensor([[0.3, -1.0, 2.0]]), torch.tensor([[1.0, 0.5, -0.2]])
     target = Contrastive(mu=0.4)
     assert torch.allclose(target([amateur, amateur, expert], T1), target([amateur, expert], T1))
+
+
+def test_positions_where_the_rule_deferred_are_counted():
+    counts = counters_of(None, Deferrals([1, 0, 1], [0.25, 0.5]))
+    assert counts == {"positions": 3, "deferrals": 2, "expected_rejections": 0.75}
