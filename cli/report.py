@@ -41,7 +41,7 @@ class ReportFormat(StrEnum):
     csv = "csv"
     json = "json"
     html = "html"
-    passport = "passport"
+    acceptance = "acceptance"
     speculation_profile = "speculation-profile"
 
 
@@ -99,7 +99,7 @@ def report(
         raise ConfigError(
             "--full shows the other tables of run folders; a suite has no others, and --columns selects one table"
         )
-    if suite and form in (ReportFormat.passport, ReportFormat.speculation_profile):
+    if suite and form in (ReportFormat.acceptance, ReportFormat.speculation_profile):
         raise ConfigError(f"--format {form} applies to run folders; help: specbench report RUN... -f {form}")
     if explain and (suite or keys or form is not ReportFormat.table):
         raise ConfigError(
@@ -108,7 +108,7 @@ def report(
     if form is ReportFormat.speculation_profile:
         _write_profiles(runs or newest(results), out)
         return
-    if form is ReportFormat.passport and runs and (served := _served_passports(runs)):
+    if form is ReportFormat.acceptance and runs and (served := _served_acceptances(runs)):
         _write(served, out)
         return
     _require_runs(runs or [])
@@ -135,7 +135,7 @@ def _require_runs(folders: Sequence[Path]) -> None:
         if not runs_in(folder) and results_in(folder):
             raise ConfigError(
                 f"{folder} contains results of servers; help: repeat the `specbench server` command, which shows them, or add"
-                f" -f {ReportFormat.passport}"
+                f" -f {ReportFormat.acceptance}"
             )
 
 
@@ -158,14 +158,14 @@ def _write_profiles(folders: Sequence[Path], out: Path | None) -> None:
         _write(speculation_profile.written(profile), out / f"{number}-{profile.method or 'profile'}.json")
 
 
-def _served_passports(folders: Sequence[Path]) -> str:
-    """Return the passports of runs of `specbench server run` in folders; empty if there are none."""
-    from specbench.features.servers.load.served_passport import passports_of  # imports aiohttp
+def _served_acceptances(folders: Sequence[Path]) -> str:
+    """Return the profiles of runs of `specbench server run` in folders; empty if there are none."""
+    from specbench.features.servers.load.served_acceptance import acceptance_reports_of  # imports aiohttp
     from specbench.features.servers.load.server_run import ServerRun
     from specbench.features.servers.served_results import results_in
 
     found = [result for folder in folders for result in results_in(folder) if isinstance(result, ServerRun)]
-    return passports_of(found) if found else ""
+    return acceptance_reports_of(found) if found else ""
 
 
 def _report_suite(name: str, results: Path, choice: _ReportRequest) -> None:

@@ -46,7 +46,7 @@ MOST_LINES = 8  # of the text of a result or plan
 MOST_ROWS = 60  # of a table in a notebook
 MOST_NAME = 255  # bytes of a file name on common file systems
 Names = str | Iterable[str]
-Format = Literal["md", "csv", "json", "latex", "html", "passport"]
+Format = Literal["md", "csv", "json", "latex", "html", "acceptance"]
 AnyPath = str | PathLike[str]
 
 
@@ -356,7 +356,7 @@ def load(*folders: str | PathLike[str]) -> RunResult:
 
 
 def report(result: RunResult, format: Format = "md", *, columns: Iterable[str] = (), full: bool = False) -> str:
-    """Return a report of runs as Markdown, CSV, JSON, LaTeX, one HTML page, or JSON passports of their acceptance.
+    """Return a report of runs as Markdown, CSV, JSON, LaTeX, one HTML page, or JSON profiles of their acceptance.
 
     `columns` are the keys of the columns of one table, for `md` and `latex`. `full` adds the other tables to `md`. Raises
     ConfigError for a result without runs, another format or an unknown column.

@@ -43,8 +43,8 @@ def profile(run, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def passport(run) -> dict:
-    (found,) = json.loads(specbench("report", run, "-f", "passport", cwd=run).stdout)["passports"]
+def report(run) -> dict:
+    (found,) = json.loads(specbench("report", run, "-f", "acceptance", cwd=run).stdout)["reports"]
     return found
 
 
@@ -61,20 +61,20 @@ def served(on: str, off: str, tmp_path: Path) -> Path:
     return next(tmp_path.glob("run-*"))
 
 
-def test_llama_cpp_accepts_at_the_rates_of_a_passport(llama_cpp, profile, passport, tmp_path):
-    flag, length, name, rates = passport["llama.cpp"]
+def test_llama_cpp_accepts_at_the_rates_of_a_acceptance_report(llama_cpp, profile, report, tmp_path):
+    flag, length, name, rates = report["llama.cpp"]
     assert (flag, length, name) == ("--spec-draft-n-max", "4", "--spec-synth-rates")
     on = llama_cpp("--synthetic-rates", rates, "--draft-length", length, draft=True)
     assert compared(profile, served(on, llama_cpp(), tmp_path)) in NOT_DIFFERENT
 
 
-def test_vllm_parses_the_rates_of_a_passport(vllm, passport):
-    config = {"method": "draft_model", "model": DRAFT["model"], **passport["vllm"]}
+def test_vllm_parses_the_rates_of_a_acceptance_report(vllm, report):
+    config = {"method": "draft_model", "model": DRAFT["model"], **report["vllm"]}
     words = [VLLM, "-c", PARSED, MODELS / "target", json.dumps(config)]
     done = subprocess.run(list(map(str, words)), capture_output=True, text=True, check=True)
     length, method, rates = json.loads(done.stdout.strip().splitlines()[-1])
     assert (length, method) == (4, "synthetic")
-    assert rates == passport["vllm"]["synthetic_acceptance_rates"]
+    assert rates == report["vllm"]["synthetic_acceptance_rates"]
 
 
 def test_acceptance_that_vllm_measured_is_ours(vllm, profile, tmp_path):

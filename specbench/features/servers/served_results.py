@@ -1,4 +1,4 @@
-"""Stored results of server commands, which `compare`, `gate` and passports read: summary.json and verdict.json."""
+"""Stored results of server commands, which `compare`, `gate` and profiles read: summary.json and verdict.json."""
 
 from pathlib import Path
 from typing import Any, TypeVar

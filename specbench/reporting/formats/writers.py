@@ -10,7 +10,7 @@ from specbench.errors import ConfigError
 from specbench.note import Note, warnings_of, without_warnings
 from specbench.reporting import escaping
 from specbench.reporting.conclusion import conclusion
-from specbench.reporting.formats import export, html, latex, passport
+from specbench.reporting.formats import acceptance_report, export, html, latex
 from specbench.reporting.notes import common_notes, notes, notes_of, short_notes
 from specbench.reporting.setup_lines import method_lines, page_title, setup_line
 from specbench.reporting.tables import Table, across, chosen_table, overview, tables_by_run, valueless
@@ -75,7 +75,7 @@ RUN_WRITERS: Mapping[str, Callable[[Sequence[RunSummary]], str]] = {
     "json": export.runs_json,
     "latex": latex.of_runs,
     "html": html.of_runs,
-    "passport": passport.passports,
+    "acceptance": acceptance_report.reports,
 }
 
 

@@ -1,4 +1,4 @@
-"""`compare`, `gate`, passports and `doctor` on results of servers."""
+"""`compare`, `gate`, profiles and `doctor` on results of servers."""
 
 import json
 from dataclasses import replace
@@ -143,7 +143,7 @@ def test_a_snapshot_of_a_server_is_recorded_and_checked_by_its_commands(checkpoi
         specbench("gate", "check", snapshot, cwd=tmp_path, code=4)
 
 
-def test_runs_have_passports_and_are_compared(checkpoint, tmp_path):
+def test_runs_have_acceptance_profiles_and_are_compared(checkpoint, tmp_path):
     with model_server(checkpoint) as on, model_server(checkpoint, speculates=False) as off:
         specbench(
             "server", "run", "--on", on.url, "--off", off.url, "--data", "synthetic", "-n", "4", "-c", "1", "--pairs", "3",
@@ -152,11 +152,11 @@ def test_runs_have_passports_and_are_compared(checkpoint, tmp_path):
         )  # fmt: skip
     assert (tmp_path / "plots/draft-lengths.svg").read_text().startswith("<svg")
     (result,) = results_in(tmp_path / "runs")
-    (passport,) = json.loads(specbench("report", "runs", "-f", "passport", cwd=tmp_path).stdout)["passports"]
+    (report,) = json.loads(specbench("report", "runs", "-f", "acceptance", cwd=tmp_path).stdout)["reports"]
     counts = result.levels[0].acceptance.counts
-    assert passport["tokens_per_round"] == pytest.approx(1.0 + counts.accepted / counts.rounds, abs=1e-3)
-    assert [row["position"] for row in passport["positions"]] == [1, 2, 3] and passport["draft_length"] == 3
-    assert passport["vllm"]["num_speculative_tokens"] == 3
+    assert report["tokens_per_round"] == pytest.approx(1.0 + counts.accepted / counts.rounds, abs=1e-3)
+    assert [row["position"] for row in report["positions"]] == [1, 2, 3] and report["draft_length"] == 3
+    assert report["vllm"]["num_speculative_tokens"] == 3
     specbench("compare", "runs", "runs", cwd=tmp_path)
 
 

@@ -33,7 +33,7 @@ def test_a_run_measures_every_level_and_answers(servers, tmp_path):
     table = summary_of(tmp_path)
     assert [level["concurrency"] for level in table["levels"]] == [1, 2]
     for level in table["levels"]:
-        assert level["pairs"] == 3 and set(level["speedups"]) >= {"throughput", "time per token", "end to end"}
+        assert level["pairs"] == 3 and set(level["speedups"]) >= {"throughput", "TPOT", "end to end"}
         assert level["noise"]["low"] is not None
         assert level["acceptance"]["tokens_per_round"] > 1.0 and len(level["acceptance"]["by_position"]) == 3
     assert on.most_in_flight == off.most_in_flight == 2

@@ -1,10 +1,10 @@
-"""Passports of acceptance: rates by position, overall and by group, and the forms of other tools."""
+"""AcceptanceReports of acceptance: rates by position, overall and by group, and the forms of other tools."""
 
 import json
 
 import pytest
 
-from specbench.reporting.formats.passport import Share, acceptance_of
+from specbench.reporting.formats.acceptance_report import Share, acceptance_of
 from tests.fixtures.console import specbench
 from tests.fixtures.records import record, round_of
 
@@ -26,21 +26,21 @@ def test_a_position_at_which_nothing_is_accepted_has_rate_zero():
 
 
 @pytest.fixture(scope="module")
-def passports(two_runs):
+def reports(two_runs):
     folder, runs = two_runs
-    return json.loads(specbench("report", *runs, "-f", "passport", cwd=folder).stdout)["passports"]
+    return json.loads(specbench("report", *runs, "-f", "acceptance", cwd=folder).stdout)["reports"]
 
 
-def test_every_method_that_drafts_has_a_passport(passports):
-    assert [(each["method"], each["task"].partition("@")[0]) for each in passports] == [
+def test_every_method_that_drafts_has_a_acceptance_report(profiles):
+    assert [(each["method"], each["task"].partition("@")[0]) for each in reports] == [
         ("sd", "gsm8k"), ("pld", "gsm8k"), ("sd", "wmt"), ("pld", "wmt"),
     ]  # fmt: skip
-    assert set(passports[0]["models"]) == {"draft", "target"} and passports[0]["temperature"] == 0.0
+    assert set(reports[0]["models"]) == {"draft", "target"} and reports[0]["temperature"] == 0.0
 
 
-def test_other_tools_get_rates_that_do_not_increase(passports):
+def test_other_tools_get_rates_that_do_not_increase(profiles):
     """They draft in every round: the rates give the accepted tokens per round, also where some rounds had no draft."""
-    for each in passports:
+    for each in profiles:
         rates, survival = (
             each["vllm"]["synthetic_acceptance_rates"],
             [p["survival"]["value"] for p in each["positions"]],
@@ -52,5 +52,5 @@ def test_other_tools_get_rates_that_do_not_increase(passports):
 
 
 def test_the_format_applies_to_run_folders_only(tmp_path):
-    shown = specbench("report", "--suite", "se-table2-tiny", "-f", "passport", cwd=tmp_path, code=2)
+    shown = specbench("report", "--suite", "se-table2-tiny", "-f", "acceptance", cwd=tmp_path, code=2)
     assert "applies to run folders" in shown.stderr

@@ -2,10 +2,10 @@
 
 Times of a request, by the names that load generators use:
 
-- time to first token: from sending to the first tokens;
-- time per token (`inter-token latency` of AIPerf): from the first chunk to the last, divided by the tokens after the first
+- TTFT: from sending to the first tokens;
+- TPOT (`inter-token latency` of AIPerf): from the first chunk to the last, divided by the tokens after the first
   chunk;
-- time between chunks: from the first chunk to the last, divided by the chunks after the first;
+- inter-chunk latency: from the first chunk to the last, divided by the chunks after the first;
 - end to end: from sending to the end of the answer.
 """
 
@@ -53,9 +53,9 @@ def end_to_end(request: LoggedRequest) -> float | None:
 
 
 TIMES: dict[str, Callable[[LoggedRequest], float | None]] = {
-    "time to first token": first_token,
-    "time per token": time_per_token,
-    "time between chunks": time_between_chunks,
+    "TTFT": first_token,
+    "TPOT": time_per_token,
+    "inter-chunk latency": time_between_chunks,
     "end to end": end_to_end,
 }
 

@@ -19,7 +19,7 @@ def plots_of(run: ServerRun, into: Path, formats: Sequence[str] = FORMATS) -> li
     """Write a plot of the predictions, and return its files; none without predictions."""
     if not run.predictions:
         return []
-    return save(into / NAME, [Panel("Speedup of the time per token", partial(_draw, run=run), 3.8)], formats)
+    return save(into / NAME, [Panel("Speedup of TPOT", partial(_draw, run=run), 3.8)], formats)
 
 
 def _draw(axes: "Axes", run: ServerRun) -> Sequence[Label]:

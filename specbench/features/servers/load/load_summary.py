@@ -42,7 +42,7 @@ class RoundTimes(msgspec.Struct, kw_only=True):
         on: What identifies the server with it, besides its draft length.
         load: What was sent.
         speculation: The times and counts.
-        measured: The speedups of the time per token.
+        measured: The speedups of TPOT.
     """
 
     off: Description
@@ -90,7 +90,7 @@ def _level(concurrency: int, on: Endpoint, blocks: Sequence[Block]) -> Level:
     if throughput := throughput_speedup(pairs):
         speedups["throughput"] = throughput
     for name, time_of in TIMES.items():
-        if estimate := time_speedup(pairs, time_of, name == "time per token"):
+        if estimate := time_speedup(pairs, time_of, name == "TPOT"):
             speedups[name] = estimate
     sides = {"off": [off for off, _ in pairs], "on": [on for _, on in pairs]}
     slots = on.description.slots
@@ -157,9 +157,9 @@ def _predictions(
     positions = min(len(counts.shares_by_position) for times in by_level.values() for counts in times.counts)
     length = min(on.speculation.length or positions, positions)
     measured = [
-        MeasuredLength(length=length, concurrency=level.concurrency, speedup=level.speedups["time per token"])
+        MeasuredLength(length=length, concurrency=level.concurrency, speedup=level.speedups["TPOT"])
         for level in free
-        if "time per token" in level.speedups
+        if "TPOT" in level.speedups
     ]
     this = RoundTimes(
         off=_without_address(off),

@@ -31,7 +31,7 @@ def facts_of(run: ServerRun) -> list[str]:
 
 def _levels(run: ServerRun) -> Table:
     heads = [
-        "concurrency", "pairs", "off tokens/s", "on tokens/s", "throughput", "time per token", "end to end",
+        "concurrency", "pairs", "off tokens/s", "on tokens/s", "throughput", "TPOT", "end to end",
         "tokens/round", "A/A test",
     ]  # fmt: skip
     rows = []
@@ -43,7 +43,7 @@ def _levels(run: ServerRun) -> Table:
                 label,
                 f"{level.pairs}",
                 *(f"{level.throughput[side]:.0f}" if side in level.throughput else NONE for side in ("off", "on")),
-                *(times_faster(level.speedups.get(name)) for name in ("throughput", "time per token", "end to end")),
+                *(times_faster(level.speedups.get(name)) for name in ("throughput", "TPOT", "end to end")),
                 NONE if tokens is None else f"{tokens:.2f}",
                 times_faster(level.noise),
             ]
@@ -73,7 +73,7 @@ def _cells(level: Level, side: str, name: str) -> list[str]:
 
 
 def _predictions(run: ServerRun) -> Table:
-    """Return the predicted speedups of the time per token by draft length and concurrency, and the measured ones beside."""
+    """Return the predicted speedups of TPOT by draft length and concurrency, and the measured ones beside."""
     levels = sorted({row.concurrency for row in run.predictions})
     lengths = sorted({row.length for row in run.predictions})
     by = {(row.length, row.concurrency): row.speedup for row in run.predictions}
@@ -86,4 +86,4 @@ def _predictions(run: ServerRun) -> Table:
     rows = [[f"{length}", *(cell(length, level) for level in levels)] for length in lengths]
     heads = ["draft length", *(f"at concurrency {level}" for level in levels)]
     known = ", ".join(map(str, sorted({row.length for row in run.measured})))
-    return Table(f"Predicted speedup of the time per token, from draft length {known}", heads, rows)
+    return Table(f"Predicted speedup of TPOT, from draft length {known}", heads, rows)

@@ -1,13 +1,13 @@
 """Whether speculation pays, and with which draft length: predicted speedups by draft length and concurrency.
 
-- A step without speculation takes what the time per token of the server without speculation is at that concurrency.
+- A step without speculation takes what TPOT of the server without speculation is at that concurrency.
 - A round takes more than a step. From runs at several draft lengths, this excess is a line in the draft length, fitted by
   least squares. With one length, it is unknown how much of the excess does not depend on the length: a share of FIXED is
   assumed, and the intervals cover FIXED_RANGE.
 - The tokens of a round follow from the acceptance by position at that concurrency. Beyond the measured positions, a token is
   accepted at the conditional rate of the last measured one.
 
-The predicted speedup is that of the time per token.
+The predicted speedup is that of TPOT.
 """
 
 from collections.abc import Mapping, Sequence

@@ -103,7 +103,7 @@ class Level:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredLength:
-    """A measured speedup of the time per token at a draft length and a concurrency, of this or an earlier run."""
+    """A measured speedup of TPOT at a draft length and a concurrency, of this or an earlier run."""
 
     length: int
     concurrency: int

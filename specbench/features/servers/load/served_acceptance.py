@@ -1,4 +1,4 @@
-"""Passports of served speculation: its acceptance as JSON for other tools, as `report -f passport` writes it for methods."""
+"""The acceptance profile of served speculation as JSON, as `report -f acceptance` writes it for methods."""
 
 from collections.abc import Sequence
 
@@ -7,10 +7,10 @@ import msgspec
 from specbench.errors import ConfigError
 from specbench.features.servers.load.server_run import ServerRun
 from specbench.features.servers.served import SpeculationCounts, total
-from specbench.reporting.formats.passport import (
+from specbench.reporting.formats.acceptance_report import (
     RATE_DIGITS,
     Acceptance,
-    Passport,
+    AcceptanceReport,
     Position,
     Share,
     flags_for_llamacpp,
@@ -19,21 +19,21 @@ from specbench.reporting.formats.passport import (
 )
 
 
-def passports_of(runs: Sequence[ServerRun]) -> str:
-    """Return the passports of runs as JSON. Raises ConfigError if a server reports no counts by position."""
-    return written([_passport(run) for run in runs])
+def acceptance_reports_of(runs: Sequence[ServerRun]) -> str:
+    """Return the profiles of runs as JSON. Raises ConfigError if a server reports no counts by position."""
+    return written([_report(run) for run in runs])
 
 
-def _passport(run: ServerRun) -> Passport:
+def _report(run: ServerRun) -> AcceptanceReport:
     by_level = {
         f"concurrency {level.concurrency}": counts for level in run.levels if (counts := level.acceptance.counts)
     }
     whole = total(list(by_level.values()))
     if whole is None or any(not counts.shares_by_position for counts in by_level.values()):
-        raise ConfigError(f"{run.name}: the server reports no acceptance by position, so there is no passport")
+        raise ConfigError(f"{run.name}: the server reports no acceptance by position, so there is no report")
     overall = _acceptance(whole)
     rates = rates_for_vllm([each.survival.value for each in overall.positions], (overall.tokens_per_round or 1.0) - 1.0)
-    return Passport(
+    return AcceptanceReport(
         pair=run.on.label,
         simulated=False,
         models={"target": {"source": run.on.weights}, "draft": {"source": run.on.speculation.draft}},

@@ -1,4 +1,4 @@
-"""Passports: the acceptance of a method's drafts as JSON for other tools, overall and by group of prompts.
+"""Acceptance profiles: the acceptance of a method's drafts as JSON for other tools, overall and by group of prompts.
 
 At each position of a draft there are two rates with 95 % intervals over prompts. The survival is the share of all drafts
 whose tokens up to this one were accepted. The conditional rate is the share among the drafts whose earlier tokens were
@@ -73,7 +73,7 @@ class VllmRates(Struct, kw_only=True):
     synthetic_acceptance_rates: list[float]
 
 
-class Passport(Struct, kw_only=True):
+class AcceptanceReport(Struct, kw_only=True):
     """The acceptance of one method with the conditions that it was measured under.
 
     `vllm` and `llamacpp` are unset for trees, which these tools cannot simulate.
@@ -98,18 +98,18 @@ class Passport(Struct, kw_only=True):
     llamacpp: list[str] | UnsetType = msgspec.field(name="llama.cpp", default=UNSET)
 
 
-def passports(summaries: Sequence[RunSummary]) -> str:
-    """Return the passports of runs as JSON, one per method with tested drafts."""
-    return written([passport for run in summaries for passport in _passports_of(run)])
+def reports(summaries: Sequence[RunSummary]) -> str:
+    """Return the profiles of runs as JSON, one per method with tested drafts."""
+    return written([report for run in summaries for report in _reports_of(run)])
 
 
-def written(passports: Sequence[Passport]) -> str:
-    """Return passports as JSON."""
-    return json.dumps({"schema": SCHEMA, "passports": msgspec.to_builtins(passports)}, indent=2) + "\n"
+def written(profiles: Sequence[AcceptanceReport]) -> str:
+    """Return profiles as JSON."""
+    return json.dumps({"schema": SCHEMA, "reports": msgspec.to_builtins(profiles)}, indent=2) + "\n"
 
 
 def rounded(value: float | None) -> float | None:
-    """Return a rate or a length with the digits of passports."""
+    """Return a rate or a length with the digits of profiles."""
     return None if value is None else round(value, RATE_DIGITS)
 
 
@@ -129,15 +129,15 @@ def flags_for_llamacpp(rates: VllmRates) -> list[str]:
     return ["--spec-draft-n-max", str(len(values)), "--spec-synth-rates", ",".join(map(str, values))]
 
 
-def _passports_of(summary: RunSummary) -> Iterator[Passport]:
+def _reports_of(summary: RunSummary) -> Iterator[AcceptanceReport]:
     records = list(read(Path(summary.folder)))
     for row in summary.measured_methods:
         rows = complete(records, row.method)
         if acceptance_rate(rows) is not None:
-            yield _passport(summary, row, rows)
+            yield _report(summary, row, rows)
 
 
-def _passport(summary: RunSummary, row: MethodSummary, rows: Records) -> Passport:
+def _report(summary: RunSummary, row: MethodSummary, rows: Records) -> AcceptanceReport:
     traits, decoding = summary.traits(row), summary.decoding
     rejection = summary.spec.methods[row.method].options.get("rejection")
     groups = groups_of(scores_of(Path(summary.folder)))
@@ -148,7 +148,7 @@ def _passport(summary: RunSummary, row: MethodSummary, rows: Records) -> Passpor
     if not is_tree and rounds:
         accepted = sum(entry.accepted for entry in rounds) / len(rounds)
         rates = rates_for_vllm([each.survival.value for each in overall.positions], accepted)
-    return Passport(
+    return AcceptanceReport(
         pair=summary.pair,
         simulated=summary.simulated,
         models={role: asdict(source) for role, source in summary.models.items() if role in traits.roles},
