@@ -12,7 +12,12 @@ from specbench.features.servers.load.server_run import RUN_KIND, ServerRun
 from specbench.reporting.escaping import json_text
 
 RUN, VERIFICATION = "summary.json", "verdict.json"
-WORDS = {"backend": "backend"}  # keys of earlier revisions
+WORDS = {  # keys of earlier revisions, with today's
+    "dialect": "backend",
+    "time to first token": "TTFT",
+    "time per token": "TPOT",
+    "time between chunks": "inter-chunk latency",
+}
 Result = ServerRun | VerificationResult
 T = TypeVar("T")
 R = TypeVar("R", ServerRun, VerificationResult)
@@ -52,7 +57,7 @@ def read_stored(path: Path, kind: type[T]) -> T:
 
 
 def in_todays_words(stored: Any) -> Any:
-    """Return stored JSON with the keys that earlier revisions had under another name: `backend` is `backend`."""
+    """Return stored JSON with the keys that earlier revisions had under other names, such as `dialect` for `backend`."""
     if isinstance(stored, dict):
         return {WORDS.get(key, key): in_todays_words(value) for key, value in stored.items()}
     return [in_todays_words(each) for each in stored] if isinstance(stored, list) else stored

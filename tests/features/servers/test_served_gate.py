@@ -15,7 +15,7 @@ from specbench.features.servers.request_key import RequestKind
 from specbench.features.servers.served import Description, ServedSampling, SpeculationCounts
 from specbench.features.servers.served_comparison import compare_served
 from specbench.features.servers.served_gate import without_output
-from specbench.features.servers.served_results import results_in
+from specbench.features.servers.served_results import WORDS, as_json, results_in
 from tests.fixtures.console import specbench
 from tests.fixtures.model_server import model_server
 
@@ -170,3 +170,14 @@ def test_the_doctor_says_what_a_server_offers(checkpoint, tmp_path):
         found = {row["name"]: row["found"] for row in rows}
         assert "whole vocabulary" in found["log-probabilities"] and "by position" in found["counters"]
     specbench("doctor", "--server", "http://127.0.0.1:9", cwd=tmp_path, code=4)
+
+
+def test_results_in_the_words_of_earlier_revisions_are_read(tmp_path):
+    measured = run(level())
+    text = as_json(measured)
+    earlier = {today: word for word, today in WORDS.items()}
+    for today, word in earlier.items():
+        text = text.replace(f'"{today}":', f'"{word}":')
+    assert '"dialect":' in text
+    (tmp_path / "summary.json").write_text(text)
+    assert results_in(tmp_path) == [measured]
