@@ -44,7 +44,7 @@ def profile(run, tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def report(run) -> dict:
-    (found,) = json.loads(specbench("report", run, "-f", "acceptance", cwd=run).stdout)["reports"]
+    (found,) = json.loads(specbench("report", run, "-f", "acceptance", cwd=run).stdout)["profiles"]
     return found
 
 

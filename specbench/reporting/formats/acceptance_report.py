@@ -105,7 +105,7 @@ def reports(summaries: Sequence[RunSummary]) -> str:
 
 def written(profiles: Sequence[AcceptanceReport]) -> str:
     """Return profiles as JSON."""
-    return json.dumps({"schema": SCHEMA, "reports": msgspec.to_builtins(profiles)}, indent=2) + "\n"
+    return json.dumps({"schema": SCHEMA, "profiles": msgspec.to_builtins(profiles)}, indent=2) + "\n"
 
 
 def rounded(value: float | None) -> float | None:

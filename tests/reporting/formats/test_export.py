@@ -26,16 +26,16 @@ def test_a_position_at_which_nothing_is_accepted_has_rate_zero():
 
 
 @pytest.fixture(scope="module")
-def reports(two_runs):
+def profiles(two_runs):
     folder, runs = two_runs
-    return json.loads(specbench("report", *runs, "-f", "acceptance", cwd=folder).stdout)["reports"]
+    return json.loads(specbench("report", *runs, "-f", "acceptance", cwd=folder).stdout)["profiles"]
 
 
-def test_every_method_that_drafts_has_a_acceptance_report(profiles):
-    assert [(each["method"], each["task"].partition("@")[0]) for each in reports] == [
+def test_every_method_that_drafts_has_an_acceptance_profile(profiles):
+    assert [(each["method"], each["task"].partition("@")[0]) for each in profiles] == [
         ("sd", "gsm8k"), ("pld", "gsm8k"), ("sd", "wmt"), ("pld", "wmt"),
     ]  # fmt: skip
-    assert set(reports[0]["models"]) == {"draft", "target"} and reports[0]["temperature"] == 0.0
+    assert set(profiles[0]["models"]) == {"draft", "target"} and profiles[0]["temperature"] == 0.0
 
 
 def test_other_tools_get_rates_that_do_not_increase(profiles):
