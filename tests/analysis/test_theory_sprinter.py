@@ -11,7 +11,7 @@ from specbench.analysis.theory import (
     expected_run,
     forward_flops,
     speculative_flops,
-    sprinter,
+    untested_run,
 )
 from tests.fixtures.formulas import (
     false_positive_rate,
@@ -220,8 +220,8 @@ def test_sprinter_runs_cost_what_is_predicted(passes, accepts, most, tests_at_ca
 
         spent = sum(times * cost(i, k) for (i, k), times in fed.items()) + 0.01 * sums["drafted"]
         measured = sums["committed"] / spent
-        assert sprinter(drafted, accepted, bonus=bonus).speedup(with_gate, 1.0) == pytest.approx(measured, rel=0.01)
-        flat = sprinter(drafted, accepted, bonus=bonus).speedup(lambda i, k: with_gate(i, 1), 1.0)
+        assert untested_run(drafted, accepted, bonus=bonus).speedup(with_gate, 1.0) == pytest.approx(measured, rel=0.01)
+        flat = untested_run(drafted, accepted, bonus=bonus).speedup(lambda i, k: with_gate(i, 1), 1.0)
         assert flat > 1.02 * measured
 
 
@@ -234,7 +234,7 @@ def test_more_false_positives_are_faster_and_further_from_the_target():
         return (0.1, 1.0)[i]
 
     rates = (0.0, 0.2, 0.5, 0.8)
-    gains = [sprinter(expected_drafts(4, 0.9, fp), 0.5).speedup(cost, 1.0) for fp in rates]
+    gains = [untested_run(expected_drafts(4, 0.9, fp), 0.5).speedup(cost, 1.0) for fp in rates]
     assert all(x < y for x, y in pairwise(gains))
     assert all(x < y for x, y in pairwise(sprinter_distance(Q, P, fp) for fp in rates))
 

@@ -8,7 +8,7 @@ from importlib.metadata import version
 import pytest
 import typer
 
-from specbench.cli.app import COMMANDS, LazyCommand, app
+from specbench.cli.app import COMMANDS, HIDDEN, LazyCommand, app
 from tests.fixtures.console import specbench
 
 SLOW = {"torch", "transformers", "pandas", "datasets", "matplotlib"}
@@ -94,4 +94,6 @@ def test_the_help_of_run_fits_three_screens_and_shows_each_option_in_its_panel(t
 def test_help_shows_whole_descriptions_of_commands_in_panels(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     shown = " ".join(specbench("--help", cwd=tmp_path).stdout.split())
-    assert all(entry.help in shown and f"{entry.panel}:" in shown for entry in COMMANDS.values())
+    entries = {name: entry for name, entry in COMMANDS.items() if name not in HIDDEN}
+    assert all(entry.help in shown and f"{entry.panel}:" in shown for entry in entries.values())
+    assert not any(COMMANDS[name].help in shown for name in HIDDEN)

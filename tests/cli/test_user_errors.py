@@ -248,7 +248,7 @@ def things(tmp_path_factory):
         ("run -m ar -t gsm8k --data chats.jsonl", 2, "help: -t dialogues"),
         ("run -m ar -t prompts --data chats.jsonl", 2, "help: -t dialogues"),
         ("profile -p two.toml --data synthetic", 2, "help: a pair of three models, such as -p tiny-polybasic"),
-        ("curve -m sd -t gsm8k -n 1 --max-new-tokens 2 --over gamma=auto", 2, "too few to know the cost of blocks"),
+        ("run -m sd -t gsm8k -n 1 --max-new-tokens 2 --over gamma=auto", 2, "too few to know the cost of blocks"),
         ("list metods", 2, "did you mean 'methods'?"),
         ("show gsm8k", 2, "did you mean `specbench show task gsm8k`?"),
         ("show method", 2, "help: specbench list methods"),

@@ -43,7 +43,7 @@ def test_the_command_line_page_has_every_command_and_option():
     page = build_docs.cli_page()
     assert all(f"## specbench {name}\n" in page for name in COMMANDS)
     assert (
-        "| `--format`, `-f` | `table`, `md`, `latex`, `csv`, `json`, `html`, `report`, `speculation-profile` | `table` |"
+        "| `--format`, `-f` | `table`, `md`, `latex`, `csv`, `json`, `html`, `acceptance`, `speculation-profile` | `table` |"
         in page
     )
     assert "| `--alpha` | float | `0.01` | Significance level of each test. |" in page

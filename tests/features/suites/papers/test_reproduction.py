@@ -143,7 +143,9 @@ def test_every_command_of_papers_toml_runs(command, run, tmp_path):
         words = [str(folder.parent) if word == "RUN" else word for word in words]
     shown = specbench(action, *words, cwd=tmp_path).stdout
     assert (
-        "accepted length" in shown if action == "trace" else "html" in shown or (tmp_path / "head/report.json").exists()
+        "mean acceptance length" in shown
+        if action == "trace"
+        else "html" in shown or (tmp_path / "head/report.json").exists()
     )
     for item, label in zip(ITEMS, LABELS, strict=True):
         if item.get("command") == command and (sketch := SKETCHES.get((item["paper"], label))):
