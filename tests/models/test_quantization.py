@@ -363,7 +363,7 @@ def test_a_matrix_is_freed_before_the_next_one_is_quantized(text, layers_, monke
 @pytest.mark.parametrize("kind", ["int4", "int8-a8"])
 def test_memory_that_is_exhausted_while_a_model_is_quantized_is_one_line(kind):
     """The limit on memory allows the model, but not the copies of a layer that quantization makes."""
-    config = {"num_hidden_layers": 1, "hidden_size": 1024, "intermediate_size": 10240, "num_attention_heads": 8}
+    config = {"num_hidden_layers": 1, "hidden_size": 1024, "intermediate_size": 20480, "num_attention_heads": 8}
     model = {"path": "meta-llama/Llama-2-7b-hf", "quantization": kind, "config": config | {"num_key_value_heads": 8}}
     pair = construct(
         Pair,
