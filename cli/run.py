@@ -16,7 +16,7 @@ from specbench.cli.interrupts import interrupted
 from specbench.cli.params import explicit_methods, judge_table, pair_of_models, words
 from specbench.config.construct import Table
 from specbench.config.options import Options
-from specbench.config.presets import require_presets
+from specbench.config.presets import AUTO, AUTO_LENGTH, require_presets
 from specbench.config.request import Access, Request, request_of
 from specbench.errors import ConfigError, ExitCode
 from specbench.features.suites.suite import SuiteRequest, read_suite
@@ -263,9 +263,6 @@ def run(
     except KeyboardInterrupt:
         interrupted(fresh)
     sys.exit(code)
-
-
-AUTO, AUTO_LENGTH = "auto", "gamma=auto"  # values of --over, as in features/suites/refinement.py, which imports torch
 
 
 class Shown(NamedTuple):

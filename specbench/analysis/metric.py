@@ -49,7 +49,7 @@ class Direction(Enum):
 class Pairing(StrEnum):
     """How the values of two methods are compared.
 
-    A ratio is computed anew with the other method's records in place of the baseline's, over the generations that both
+    A ratio is computed with the other method's records in place of the baseline's, over the generations that both
     completed. A difference is taken over the prompts that both completed. Other values are independent estimates.
     """
 

@@ -20,7 +20,7 @@ from specbench.analysis.method_metrics import ChainLevel
 from specbench.analysis.method_records import Records, paired, seconds, token_count
 from specbench.analysis.metric import Value, Values
 from specbench.analysis.predictions import BreakEven
-from specbench.analysis.speed import Rank
+from specbench.analysis.ranking import Rank
 from specbench.analysis.theory import BestTree
 from specbench.decoding.traits import Traits
 from specbench.files import parse_json

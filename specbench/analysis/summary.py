@@ -26,6 +26,7 @@ from specbench.analysis.method_records import Records, complete, paired, token_c
 from specbench.analysis.metric import Context, Values
 from specbench.analysis.predictions import best_tree, break_even, predictions
 from specbench.analysis.quality import groups_of, quality, score_change, scores_by_prompt, scores_of
+from specbench.analysis.ranking import ranks
 from specbench.analysis.run_summary import (
     SCHEMA,
     CapturedGraphs,
@@ -35,7 +36,7 @@ from specbench.analysis.run_summary import (
     speedup_steps,
     to_table,
 )
-from specbench.analysis.speed import end_to_end_tokens_per_second, ranks, speedup
+from specbench.analysis.speed import end_to_end_tokens_per_second, speedup
 from specbench.errors import ConfigError
 from specbench.files import read_with_checksum, write_with_checksum
 from specbench.machine.hardware import Bandwidth, Environment, bandwidth_of

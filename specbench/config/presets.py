@@ -172,6 +172,9 @@ def _is_file(path: Path) -> bool:
         return False
 
 
+AUTO, AUTO_LENGTH = "auto", "gamma=auto"  # values of `--over` that stand for grids
+
+
 def sweep_of(method: str) -> tuple[str, list[Any]]:
     """Return the key that `--over auto` sweeps, and its values. Raises ConfigError if the preset has none."""
     sweep = preset("method", method).table.get("sweep")

@@ -7,8 +7,8 @@ from specbench.analysis.baseline import SlowBaseline
 from specbench.analysis.intervals import FEWEST
 from specbench.analysis.metric import metric_of
 from specbench.analysis.number_format import CHANGE, COUNT, HUNDREDTHS, PERCENT, TENTHS, TIMES
+from specbench.analysis.ranking import fewest_prompts
 from specbench.analysis.run_summary import MethodSummary, RunSummary
-from specbench.analysis.speed import fewest_prompts
 from specbench.note import Note
 from specbench.reporting.setup_lines import counted
 from specbench.runs.run_spec import DataSpec

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from specbench.analysis.speed import Rank, fewest_prompts, longest_generation, ranks, speedup
+from specbench.analysis.ranking import Rank, fewest_prompts, ranks
+from specbench.analysis.speed import longest_generation, speedup
 from tests.fixtures.records import record
 
 PROMPTS = 40

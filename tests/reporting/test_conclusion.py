@@ -9,7 +9,7 @@ import pytest
 
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.length_predictions import LengthPrediction
-from specbench.analysis.speed import Rank
+from specbench.analysis.ranking import Rank
 from specbench.machine.hardware import ForwardCheck
 from specbench.reporting import conclusion as conclusions
 from specbench.reporting.formats.export import runs_csv, runs_json

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from specbench.analysis.intervals import FEWEST
-from specbench.config.presets import preset, stem, sweep_of
+from specbench.config.presets import AUTO_LENGTH, preset, stem, sweep_of
 from specbench.config.request import Request
 from specbench.errors import ConfigError, ExitCode
 from specbench.experiment.pipeline import run
@@ -104,14 +104,11 @@ def _number(value: Any) -> float:
     return float(value[0] if isinstance(value, list) else value)
 
 
-AUTO, AUTO_LENGTH = "auto", "gamma=auto"  # values of --over that stand for grids
-
-
 def with_grids(request: Request, words: Sequence[str], observer: Observer) -> Request:
     """Return a request with the grids that AUTO and AUTO_LENGTH stand for.
 
-    AUTO is the grid of each method's preset, AUTO_LENGTH the draft lengths around the predicted one. Raises ConfigError for a
-    method without a grid or a prediction.
+    AUTO is the grid of each method's preset, AUTO_LENGTH the draft lengths around the predicted one. Raises ConfigError for
+    a method without a grid or a prediction.
     """
     sweeps = list(request.options.over)
     for word in words:
