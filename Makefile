@@ -8,7 +8,7 @@ TYPES := build/types
 LLAMACPP := build/llamacpp
 VLLM := build/vllm
 SPECULATORS := build/speculators
-BENCH ?= kernel_prices bench_transformers bench_llamacpp block_prices quantized_prices
+BENCH ?= kernel_costs bench_transformers bench_llamacpp block_costs quantized_costs
 ARGS ?=
 
 # Links that mirror the installed package, for tools that read files instead of importing.
@@ -75,7 +75,7 @@ paper-specs: $(INSTALLED)  ## decode every run of the papers' suites with toy mo
 faults: $(INSTALLED)  ## fault injection: kills, damaged files, fuzzed configs, full disks, hostile code; writes results/faults.md
 	HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m tests.faults --out results/faults.md $(ARGS)
 
-bench: $(INSTALLED)  ## every CPU benchmark, or BENCH="kernel_prices" alone with its ARGS: writes a section per processor of its page in results/
+bench: $(INSTALLED)  ## every CPU benchmark, or BENCH="kernel_costs" alone with its ARGS: writes a section per processor of its page in results/
 	for name in $(BENCH); do $(BIN)/python -m scripts.$$name $(ARGS) || exit 1; done
 
 test-servers: $(INSTALLED) $(LLAMACPP)/.installed $(VLLM)/.installed  ## tests against real servers on this machine, vLLM and llama.cpp: 4 GB to install, half an hour

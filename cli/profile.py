@@ -18,17 +18,17 @@ from specbench.features.profile.chain_tables import (
     NOTE,
     candidates_table,
     conclusion_of,
+    costs_table,
     forwards_table,
     method_toml,
     pairs_table,
-    prices_table,
     verdicts,
 )
 from specbench.features.profile.forwards_table import NOTE as NOTE_ON_LINES
 from specbench.features.profile.forwards_table import (
+    cost_sentences,
     lines_of,
     lines_table,
-    price_sentences,
     residuals_table,
     slow_single_forwards,
 )
@@ -133,7 +133,7 @@ def _print_chains(summary: RunSummary, profiles: list[Profile], gamma: int, cons
     """Print the tables of the measured chains, and return the chains of three models and fewer, the fastest first."""
     for measured in profiles:
         say(f"{summary.pair}, {summary.task}: {' > '.join(measured.levels)}", console, "none")
-        for table in (forwards_table, pairs_table, prices_table):
+        for table in (forwards_table, pairs_table, costs_table):
             print_table(table(measured), console)
     choice = candidates([measured for measured in profiles if len(measured.levels) == 3], gamma)
     if choice:
@@ -160,4 +160,4 @@ def _print_forwards(summary: RunSummary, console: Console) -> None:
     console.print(NOTE_ON_LINES, style="dim")
     for warning in [*slow_single_forwards(lines), *warnings_of(notes_of([summary]))]:
         say(warning, console)
-    conclude(price_sentences(lines), console)
+    conclude(cost_sentences(lines), console)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import torch
 
-from scripts.block_prices import SHAPES
+from scripts.block_costs import SHAPES
 from scripts.llamacpp.blocks import CONTEXT, SIZES, BlockRow, block_row
 from scripts.llamacpp.peer import LlamaCpp, ServerFacts, serving
 from scripts.llamacpp.to_gguf import DTYPES

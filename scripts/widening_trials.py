@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
-from scripts.block_prices import timed
+from scripts.block_costs import timed
 from scripts.sections import environment, processor, write_section
 from specbench.analysis.intervals import Estimate, interval_of_ratio
 from specbench.analysis.number_format import HUNDREDTHS, NONE

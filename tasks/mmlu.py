@@ -88,7 +88,7 @@ EXAMPLES: tuple[tuple[Row, str], ...] = (  # questions of general knowledge, for
     ),
     (
         {
-            "question": "A price of 80 dollars is reduced by 25 percent. What is the new price in dollars?",
+            "question": "A cost of 80 dollars is reduced by 25 percent. What is the new cost in dollars?",
             "choices": ["20", "55", "65", "60"],
             "answer": 3,
         },

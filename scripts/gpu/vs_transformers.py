@@ -11,7 +11,7 @@ from scripts.gpu.common import decode, generator, record, say, synchronise
 from scripts.gpu.gpu_figures import Figure, Settings, dummy_pair, figure, named
 from specbench.analysis import theory
 from specbench.analysis.acceptance import acceptance_by_model, acceptance_rate, accepted_length
-from specbench.analysis.costs import cost_of, prices_of, run_sizes
+from specbench.analysis.costs import cost_of, forward_costs, run_sizes
 from specbench.analysis.forwards import outside_forwards
 from specbench.analysis.method_records import seconds
 from specbench.analysis.speed import speedup
@@ -204,12 +204,12 @@ def _speedup(
     """Return the speedup, and its predictions with the paper's block cost and with the measured one."""
     overall, by_model = acceptance_rate(rows), acceptance_by_model(rows)
     assert overall is not None
-    found = {role: prices_of(run_sizes(rows, base, role)) for role in roles}
-    prices = {role: each for role, each in found.items() if each}
+    found = {role: forward_costs(run_sizes(rows, base, role)) for role in roles}
+    costs = {role: each for role, each in found.items() if each}
     a = [by_model.get(role, overall) for role in roles]
-    counts, in_turn = theory.speculative_ensemble(a, (1,) * len(roles)), sum(prices[role].of(1) for role in roles)
-    predicted = counts.speedup(cost_of(roles, prices, as_in_papers=True), in_turn)
-    corrected = counts.speedup(cost_of(roles, prices), in_turn)
+    counts, in_turn = theory.speculative_ensemble(a, (1,) * len(roles)), sum(costs[role].of(1) for role in roles)
+    predicted = counts.speedup(cost_of(roles, costs, as_in_papers=True), in_turn)
+    corrected = counts.speedup(cost_of(roles, costs), in_turn)
     ratio = speedup(rows, base)
     beside = {"acceptance": overall, "theory": predicted, "corrected": corrected}
     beside |= {"SE, Table 2": paper} if paper else {}

@@ -1,7 +1,7 @@
 """What forwards and rounds cost: the numbers that every prediction of speed is made of.
 
-`ForwardPrices` has the seconds of a model's forward by the number of tokens that it reads, and where each comes from.
-`RoundCosts` has the seconds of a round of speculation, with the time outside forwards. A price is the mean of the forwards of
+`ForwardCosts` has the seconds of a model's forward by the number of tokens that it reads, and where each comes from.
+`RoundCosts` has the seconds of a round of speculation, with the time outside forwards. A cost is the mean of the forwards of
 its size. Sizes with few forwards are interpolated between the others, since a mean of few is noise: on a machine whose clock
 changes, one slow forward among three moves it by a tenth.
 """
@@ -17,15 +17,15 @@ from specbench.analysis.method_records import Records, seconds
 from specbench.analysis.theory import Cost
 from specbench.runs.record import Record
 
-LEAST = 5  # sizes with this many forwards have their mean as price; others are interpolated
+LEAST = 5  # sizes with this many forwards have their mean as cost; others are interpolated
 OFTEN = 20  # the same where forwards were also timed apart, which are less noisy than a mean of few forwards of a run
-REACH = 1.25  # a price is stated for blocks up to this multiple of the largest size that was read LEAST times
+REACH = 1.25  # a cost is stated for blocks up to this multiple of the largest size that was read LEAST times
 
 Sizes = Mapping[int, tuple[float, float]]  # forwards and their seconds, by tokens read
 
 
 class Origin(StrEnum):
-    """Where the price of a forward of one size comes from."""
+    """Where the cost of a forward of one size comes from."""
 
     RUN = "the mean of the run's forwards"
     TIMED = "forwards timed apart, scaled to the run's"
@@ -33,7 +33,7 @@ class Origin(StrEnum):
     ASSUMED = "estimated for a machine that was not measured"
 
 
-# Relative error of a speed that is predicted from such prices, fitted on the bundled models; other origins have at least the
+# Relative error of a speed that is predicted from such costs, fitted on the bundled models; other origins have at least the
 # second one
 ERRORS = {Origin.RUN: 0.05, Origin.TIMED: 0.08}
 
@@ -73,14 +73,14 @@ def host_per_forward(rows: Records) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class ForwardPrices:
+class ForwardCosts:
     """The seconds of a model's forward, indexed along the last axis by the number of tokens that it reads; entry 0 is unused.
 
-    Prices of blocks never decrease with their size. A forward of one token takes other routines than a block, so its price is
-    its own mean. `least` and `most` bound a price that was not measured. Between two measured sizes, these are the two
-    prices; beyond the largest, no increase and the steepest measured slope. For example, with 1.0 s at 2 tokens and 1.6 s at
+    Costs of blocks never decrease with their size. A forward of one token takes other routines than a block, so its cost is
+    its own mean. `least` and `most` bound a cost that was not measured. Between two measured sizes, these are the two
+    costs; beyond the largest, no increase and the steepest measured slope. For example, with 1.0 s at 2 tokens and 1.6 s at
     5, a forward of 3 tokens costs 1.2 s, at least 1.0 and at most 1.6. `slope` is the mean slope of the measured sizes, which
-    each token beyond the largest size costs. `origins` has an entry for every size. Leading axes hold several sets of prices,
+    each token beyond the largest size costs. `origins` has an entry for every size. Leading axes hold several sets of costs,
     such as those without each prompt; `of` and `error` are for a single set.
     """
 
@@ -92,35 +92,35 @@ class ForwardPrices:
 
     @property
     def largest(self) -> int:
-        """The largest forward that has a price; larger ones are extrapolated."""
+        """The largest forward that has a cost; larger ones are extrapolated."""
         return len(self.origins) - 1
 
     @property
     def stated(self) -> int:
-        """The largest forward whose price is stated: REACH times the largest measured size; 0 if none was measured often."""
+        """The largest forward whose cost is stated: REACH times the largest measured size; 0 if none was measured often."""
         measured = (size for size, origin in enumerate(self.origins) if origin in ERRORS)
         return int(REACH * max(measured, default=0))
 
     def of(self, size: int, bound: str = "seconds") -> float:
         """Return the seconds of a forward that reads `size` tokens, or their `least` or `most`."""
-        prices, beyond = getattr(self, bound), max(size - self.largest, 0)
-        return float(prices[..., min(size, self.largest)] + (0.0 if bound == "least" else beyond * self.slope))
+        costs, beyond = getattr(self, bound), max(size - self.largest, 0)
+        return float(costs[..., min(size, self.largest)] + (0.0 if bound == "least" else beyond * self.slope))
 
     def error(self, size: int) -> float:
-        """Return the relative error that a price adds to a speed: the constant for its origin, or half of its range."""
+        """Return the relative error that a cost adds to a speed: the constant for its origin, or half of its range."""
         origin = self.origins[size] if size <= self.largest else Origin.BETWEEN
         half = (self.of(size, "most") - self.of(size, "least")) / (2.0 * self.of(size))
         return max(ERRORS.get(origin, ERRORS[Origin.TIMED]), half)
 
 
-def assumed(seconds: float) -> ForwardPrices:
-    """Return prices for a machine that was not measured: a block takes as long as one token."""
+def assumed(seconds: float) -> ForwardCosts:
+    """Return costs for a machine that was not measured: a block takes as long as one token."""
     flat = np.full(2, seconds)
-    return ForwardPrices(flat, flat, flat, np.asarray(0.0), (Origin.ASSUMED,) * 2)
+    return ForwardCosts(flat, flat, flat, np.asarray(0.0), (Origin.ASSUMED,) * 2)
 
 
-def prices_of(run: Sizes, timed: Sizes | None = None) -> ForwardPrices | None:
-    """Return the prices of a model's forwards in a run. None without forwards.
+def forward_costs(run: Sizes, timed: Sizes | None = None) -> ForwardCosts | None:
+    """Return the costs of a model's forwards in a run. None without forwards.
 
     Args:
         run: The run's forwards, with their seconds, by tokens read.
@@ -155,14 +155,14 @@ def _with_tail(run: Sizes) -> Sizes:
     }
 
 
-def cost_of(roles: Sequence[str], prices: Mapping[str, ForwardPrices], *, as_in_papers: bool = False) -> Cost:
-    """Return cost(i, k), the seconds of a forward of model `roles[i]` that reads k tokens; 0 for a model without prices.
+def cost_of(roles: Sequence[str], costs: Mapping[str, ForwardCosts], *, as_in_papers: bool = False) -> Cost:
+    """Return cost(i, k), the seconds of a forward of model `roles[i]` that reads k tokens; 0 for a model without costs.
 
     `as_in_papers`: a block costs as much as one token.
     """
 
     def cost(i: int, k: int) -> float:
-        known = prices.get(roles[i])
+        known = costs.get(roles[i])
         return known.of(1 if as_in_papers else k) if known else 0.0
 
     return cost
@@ -224,8 +224,8 @@ def line_of(sizes: Sizes) -> ForwardLine | None:
     return ForwardLine(one, float(fixed), float(per_token), means)
 
 
-def fitted(sums: np.ndarray, at: list[int], own: Sequence[int] | None = None) -> ForwardPrices:
-    """Return the prices of all sizes from sums (..., sizes, 2). The prices of the sizes `at` are the measured means.
+def fitted(sums: np.ndarray, at: list[int], own: Sequence[int] | None = None) -> ForwardCosts:
+    """Return the costs of all sizes from sums (..., sizes, 2). The costs of the sizes `at` are the measured means.
 
     Sizes below the smallest measured block cost at most what that block costs, however slow one token is. `own` are the sizes
     whose mean rests on enough forwards of this size, by default all of `at`.
@@ -244,7 +244,7 @@ def fitted(sums: np.ndarray, at: list[int], own: Sequence[int] | None = None) ->
     between = np.where(sizes > 1, np.minimum(between, high), between)
     beyond = np.maximum(sizes - last, 0)
     mean, steepest = _slopes(measured, points)
-    return ForwardPrices(
+    return ForwardCosts(
         between + mean[..., None] * beyond,
         np.minimum(low, high),
         np.maximum(low, high) + steepest[..., None] * beyond,
@@ -253,8 +253,8 @@ def fitted(sums: np.ndarray, at: list[int], own: Sequence[int] | None = None) ->
     )
 
 
-def scaled(run: Sizes, timed: Sizes) -> ForwardPrices:
-    """Return the prices of a run in which few sizes occur often, from forwards that were timed apart.
+def scaled(run: Sizes, timed: Sizes) -> ForwardCosts:
+    """Return the costs of a run in which few sizes occur often, from forwards that were timed apart.
 
     In the run, forwards of other models come in between and change the times. So the timed seconds of other sizes are scaled
     by the ratio of the run's to the timed seconds, which is interpolated between neighboring sizes. The result is limited to
@@ -266,24 +266,24 @@ def scaled(run: Sizes, timed: Sizes) -> ForwardPrices:
     largest = max(*timed, *often) + 1  # the last size is extrapolated at the mean slope
     loop, sums = fitted(sums_of(timed, largest), measured_sizes(timed)), sums_of(run, largest)
     blocks = [size for size in often if size > 1] or often
-    prices = loop.seconds.copy()
+    costs = loop.seconds.copy()
     if blocks:
         means, sizes = _increasing(sums[blocks, 0], sums[blocks, 1]), np.arange(largest + 1)
-        prices *= np.interp(sizes, blocks, means / loop.seconds[blocks])
+        costs *= np.interp(sizes, blocks, means / loop.seconds[blocks])
         lower = np.searchsorted(blocks, sizes, side="right") - 1  # the nearest size of the run that is not larger
         least = np.where(lower >= 0, means[np.maximum(lower, 0)], 0.0)
         most = np.where(lower + 1 < len(blocks), means[np.minimum(lower + 1, len(blocks) - 1)], np.inf)
-        prices[2:] = np.maximum.accumulate(np.clip(prices, least, most)[2:])
-        prices[blocks] = means
+        costs[2:] = np.maximum.accumulate(np.clip(costs, least, most)[2:])
+        costs[blocks] = means
     own = {*blocks, *(size for size in measured_sizes(run) if size == 1)}
     if 1 in own:
-        prices[1] = sums[1, 1] / sums[1, 0]
-    factor, at = prices / loop.seconds, sorted(own)
-    least, most = np.minimum(loop.least * factor, prices), np.maximum(loop.most * factor, prices)
-    least[at] = most[at] = prices[at]
+        costs[1] = sums[1, 1] / sums[1, 0]
+    factor, at = costs / loop.seconds, sorted(own)
+    least, most = np.minimum(loop.least * factor, costs), np.maximum(loop.most * factor, costs)
+    least[at] = most[at] = costs[at]
     origins = [Origin.TIMED if origin is Origin.RUN else origin for origin in loop.origins]
-    return ForwardPrices(
-        prices,
+    return ForwardCosts(
+        costs,
         least,
         most,
         loop.slope * factor[-1],

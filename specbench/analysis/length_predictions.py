@@ -158,7 +158,7 @@ def costs_of(method: Theory, rows: Records, base: Records) -> RoundCosts:
 class _CostModel:
     """A method, and the assumptions about costs that were not measured.
 
-    `sizes` are the sizes of blocks whose cost is known, by verifying model. `bound` is the field of `ForwardPrices` that
+    `sizes` are the sizes of blocks whose cost is known, by verifying model. `bound` is the field of `ForwardCosts` that
     gives the other costs. The first forward of a draft costs more if it reads two tokens than a later forward of one
     token. `cold` attributes this to being the first forward (1) or to reading two tokens (0).
     """

@@ -14,12 +14,12 @@ from specbench.analysis.acceptance import (
 )
 from specbench.analysis.costs import (
     LEAST,
-    ForwardPrices,
+    ForwardCosts,
     RoundCosts,
     cost_of,
+    forward_costs,
     forward_count,
     host_per_forward,
-    prices_of,
     run_sizes,
     sizes_of,
 )
@@ -59,33 +59,33 @@ def predictions(method: Theory | None, baseline: Sequence[str], rows: Records, b
     """
     if method is None or method.formula not in FORMULAS:
         return None
-    prices = _prices([*method.models, *baseline], rows, base)
-    counts = None if prices is None else FORMULAS[method.formula](method, MeasuredRates(rows))
-    if prices is None or counts is None:
+    costs = _costs([*method.models, *baseline], rows, base)
+    counts = None if costs is None else FORMULAS[method.formula](method, MeasuredRates(rows))
+    if costs is None or counts is None:
         return None
-    per_token, ratio = _per_token(prices, baseline), prices[method.models[0]].of(1) / prices[method.models[-1]].of(1)
+    per_token, ratio = _per_token(costs, baseline), costs[method.models[0]].of(1) / costs[method.models[-1]].of(1)
     return Predictions(
-        predicted=counts.speedup(cost_of(method.models, prices, as_in_papers=True), per_token),
-        corrected=counts.speedup(cost_of(method.models, prices), per_token),
+        predicted=counts.speedup(cost_of(method.models, costs, as_in_papers=True), per_token),
+        corrected=counts.speedup(cost_of(method.models, costs), per_token),
         cost_ratio=ratio,
         papers_prediction=_alternate_proposal(method, rows, ratio),
     )
 
 
 def best_tree(method: Theory | None, rows: Records, base: Records) -> theory.BestTree | None:
-    """Return the best static tree within the sizes of forwards whose price is known, with the time outside forwards.
+    """Return the best static tree within the sizes of forwards whose cost is known, with the time outside forwards.
 
     None for methods without such trees, and without a baseline. Outside forwards, a tree is assumed to take as long as the
     baseline for each forward, and for each of its tokens what the method's trees take more than that, per token.
     """
     if method is None or method.formula != "tree" or len(method.models) < 2 or not base:
         return None
-    prices = _prices(method.models, rows, base)
-    if prices is None:
+    costs = _costs(method.models, rows, base)
+    if costs is None:
         return None
     drafter, *verifiers = method.models
-    largest, widest = min(prices[role].stated for role in verifiers), prices[drafter].stated
-    cost, per_token = cost_of(method.models, prices), sum(map(seconds, base)) / token_count(base)
+    largest, widest = min(costs[role].stated for role in verifiers), costs[drafter].stated
+    cost, per_token = cost_of(method.models, costs), sum(map(seconds, base)) / token_count(base)
     host, drafted = host_per_forward(base), sum(each.drafted for each in rounds_of(rows))
     more = (host_per_forward(rows) - host) * forward_count(rows)  # of all rounds, because of their drafts
     host_per_node = max(more, 0.0) / max(drafted, 1)
@@ -96,16 +96,16 @@ def best_tree(method: Theory | None, rows: Records, base: Records) -> theory.Bes
     return theory.best_tree(method, acceptance_by_rank(rows, LEAST), speedup, largest, widest)
 
 
-def _prices(roles: Iterable[str], rows: Records, base: Records) -> dict[str, ForwardPrices] | None:
-    """Return the prices of these models' forwards; None if one has no forwards."""
-    prices = {role: prices_of(run_sizes(rows, base, role)) for role in roles}
-    known = {role: each for role, each in prices.items() if each}
-    return known if len(known) == len(prices) else None
+def _costs(roles: Iterable[str], rows: Records, base: Records) -> dict[str, ForwardCosts] | None:
+    """Return the costs of these models' forwards; None if one has no forwards."""
+    costs = {role: forward_costs(run_sizes(rows, base, role)) for role in roles}
+    known = {role: each for role, each in costs.items() if each}
+    return known if len(known) == len(costs) else None
 
 
-def _per_token(prices: Mapping[str, ForwardPrices], baseline: Sequence[str]) -> float:
+def _per_token(costs: Mapping[str, ForwardCosts], baseline: Sequence[str]) -> float:
     """Return the seconds of a token of a baseline that runs a forward of each of these models, without other time."""
-    return sum(prices[role].of(1) for role in baseline)
+    return sum(costs[role].of(1) for role in baseline)
 
 
 def _alternate_proposal(method: Theory, rows: Records, ratio: float) -> float | None:

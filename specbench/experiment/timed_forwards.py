@@ -1,4 +1,4 @@
-"""Forwards of blocks, timed apart from a run: the prices of sizes that the run seldom has."""
+"""Forwards of blocks, timed apart from a run: the costs of sizes that the run seldom has."""
 
 import math
 import time

@@ -1,4 +1,4 @@
-"""Predicted speeds at measured prices, and the acceptance rate and cost of drafts from which speculation is faster."""
+"""Predicted speeds at measured costs, and the acceptance rate and cost of drafts from which speculation is faster."""
 
 import pytest
 

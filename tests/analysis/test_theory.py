@@ -430,12 +430,12 @@ def test_the_speed_of_a_chain_is_that_of_speculation():
     assert tree(chain, (0.8,)).speedup(lambda i, k: (0.05, 1.0)[i], 1.0) == pytest.approx(2.951, abs=1e-3)
 
 
-def test_the_best_tree_depends_on_the_price_of_a_block():
+def test_the_best_tree_depends_on_the_cost_of_a_block():
     def cost(per_token):
         return lambda i, k: 0.05 if i == 0 else 1.0 + per_token * (k - 1)
 
     free, dear = (
-        best_tree(THEORY, RATES, lambda _, counts, p=price: counts.speedup(cost(p), 1.0), 17, 8) for price in (0.0, 0.3)
+        best_tree(THEORY, RATES, lambda _, counts, p=each: counts.speedup(cost(p), 1.0), 17, 8) for each in (0.0, 0.3)
     )
     assert len(free.shape) == 16 and len(dear.shape) < 4 and free.speedup > dear.speedup
     assert free.text == f"16 tokens, depth {free.depth}, {free.speedup:.2f}x"

@@ -31,7 +31,7 @@ def advice(gain: Estimate | None, measured: Estimate | None = None, is_out_of_ti
         spec=SPEC,
     )  # fmt: skip
     return Advice(
-        results=[result], gain=gain, pilot=nothing, pilot_row=nothing, break_even=None, block_price=None, final=nothing,
+        results=[result], gain=gain, pilot=nothing, pilot_row=nothing, break_even=None, block_cost=None, final=nothing,
         is_out_of_time=is_out_of_time,
     )  # fmt: skip
 
@@ -205,7 +205,7 @@ def test_a_run_folder_is_advised_on_without_decoding(tmp_path):
 
 
 @pytest.mark.skipif(find_spec("torchao") is None, reason="needs torchao: specbench[quantization]")
-def test_the_price_of_a_quantized_draft_is_the_time_of_its_forwards(tmp_path, monkeypatch):
+def test_the_cost_of_a_quantized_draft_is_the_time_of_its_forwards(tmp_path, monkeypatch):
     """Predictions follow the times of a copy's forwards: one that waits for 5 ms never pays, however few bytes it has."""
     feed = LeanModelRunner.feed
 

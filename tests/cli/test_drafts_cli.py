@@ -14,7 +14,7 @@ from specbench.analysis.costs import Origin
 from specbench.analysis.number_format import NONE
 from specbench.analysis.points import reference_of
 from specbench.features.profile.chain_profile import Profile, alone, under
-from specbench.features.profile.chain_tables import pairs_table, prices_table, verdicts
+from specbench.features.profile.chain_tables import costs_table, pairs_table, verdicts
 from specbench.features.profile.pairings import levels_and_trees, pairings
 from specbench.features.suites.suite import read_suite
 from specbench.files import write_with_checksum
@@ -157,7 +157,7 @@ def seconds_of(size: int) -> float:
 
 
 @pytest.mark.parametrize("is_timed", [True, False])
-def test_a_block_read_at_the_ends_of_answers_only_has_no_price_of_its_own(tmp_path, is_timed):
+def test_a_block_read_at_the_ends_of_answers_only_has_no_cost_of_its_own(tmp_path, is_timed):
     """Six quick forwards of 5 tokens beside 40 of 1 and of 6: the cost of 5 comes from the timed ones, or from 6 and 1."""
     by = {1: [40, 40 * seconds_of(1)], 5: [4, 4 * 0.1], 6: [40, 40 * seconds_of(6)]}
     target = replace(usage(), by_fed=by)
@@ -167,13 +167,13 @@ def test_a_block_read_at_the_ends_of_answers_only_has_no_price_of_its_own(tmp_pa
         times = {str(size): [20, 20 * (seconds_of(size) + 1.0)] for size in range(1, 26)}
         write_with_checksum(tmp_path / BLOCKS, {"models": {"target": times}})
     found = Profile.read(tmp_path, ["target", "draft"], spec)
-    prices = [found.seconds("target", size) for size in (1, 5, 6)]
-    assert prices == pytest.approx([1.0, 2.4 * 1.5 / 2.5, 1.5] if is_timed else [1.0, 1.4, 1.5])
+    costs = [found.seconds("target", size) for size in (1, 5, 6)]
+    assert costs == pytest.approx([1.0, 2.4 * 1.5 / 2.5, 1.5] if is_timed else [1.0, 1.4, 1.5])
     bases = [found.basis("target", size) for size in (1, 5, 6)]
     assert bases == [(Origin.RUN, 40), (Origin.TIMED, 20) if is_timed else (Origin.BETWEEN, 0), (Origin.RUN, 40)]
-    cells = {row[0]: row[1] for row in prices_table(found).rows}
+    cells = {row[0]: row[1] for row in costs_table(found).rows}
     assert cells["5"] == ("1440.00 (20 timed)" if is_timed else "1400.00 (from other sizes)")
-    assert len(cells) == (31 if is_timed else 7), "no price beyond 1.25 times the largest size"
+    assert len(cells) == (31 if is_timed else 7), "no cost beyond 1.25 times the largest size"
 
 
 def test_table_ones_draft_lengths_allow_the_papers_accepted_lengths():
@@ -186,7 +186,7 @@ def test_table_ones_draft_lengths_allow_the_papers_accepted_lengths():
 
 
 def test_a_suites_profile_times_its_blocks(tmp_path):
-    """As `specbench profile` does: the page states for every size from how many forwards its price is estimated."""
+    """As `specbench profile` does: the page states for every size from how many forwards its cost is estimated."""
     table = tomllib.loads((ROOT / "configs/suites/polybasic-table1-tiny.toml").read_text())
     table["options"] |= {"limit": 2, "repeats": 1, "max_new_tokens": 24}
     table["grid"] = [{"methods": ["polybasic-model"], "pairs": ["tiny"], "tasks": ["gsm8k"]}]

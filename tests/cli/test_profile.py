@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from specbench.analysis.costs import prices_of
+from specbench.analysis.costs import forward_costs
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.polybasic import ChainPlan
 from specbench.features.profile.chain_profile import ChainCandidate
@@ -41,7 +41,7 @@ def test_forwards_of_every_model_of_a_pair_without_a_target_are_timed_without_a_
 
 
 @pytest.mark.skipif(find_spec("torchao") is None, reason="needs torchao: specbench[quantization]")
-def test_the_price_of_a_quantized_copy_is_the_time_of_its_forwards(tmp_path, monkeypatch):
+def test_the_cost_of_a_quantized_copy_is_the_time_of_its_forwards(tmp_path, monkeypatch):
     """Not of its bytes: a copy that reads a fifth of the target's bytes and waits for 2 ms costs 2 ms and more."""
     feed, waited = LeanModelRunner.feed, 0.002
 
@@ -57,8 +57,8 @@ def test_the_price_of_a_quantized_copy_is_the_time_of_its_forwards(tmp_path, mon
     timed, models = timed_forwards(folder)["middle"], spec_of(folder).pair.models
     assert models["middle"].quantization == "int4-g32-a8"
     assert models["middle"].forward_bytes < 0.4 * models["target"].forward_bytes
-    prices = prices_of(timed, timed)
-    assert prices is not None and min(prices.of(size) for size in range(1, 26)) >= waited
+    costs = forward_costs(timed, timed)
+    assert costs is not None and min(costs.of(size) for size in range(1, 26)) >= waited
 
 
 def test_a_single_forward_that_took_too_long_is_a_warning():

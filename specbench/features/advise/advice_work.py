@@ -8,7 +8,7 @@ from specbench.models.loaded_pair import LoadedPair
 from specbench.resolution.run_plan import PlannedRun
 from specbench.runs.record import Record
 
-# Parts of the prompts, as shards: prices, two eliminations, and the winner's gain, on half of the prompts
+# Parts of the prompts, as shards: costs, two eliminations, and the winner's gain, on half of the prompts
 PARTS = ("1/4", "3/8", "7/8", "2/2")
 SHARES = [1.0 / int(part.partition("/")[2]) for part in PARTS]  # of the prompts in each part
 FEWEST_TOKENS = 16  # per output

@@ -1,13 +1,13 @@
 """Advice for a pair, a task and a machine: which method to speculate with, found by replay and few measurements.
 
-The prompts are divided into parts. On the first, the baseline and a few methods of every kind are run, which gives prices.
+The prompts are divided into parts. On the first, the baseline and a few methods of every kind are run, which gives costs.
 The baseline's outputs are recorded, and every candidate is replayed on them. The candidates with the highest predicted speed
 are run on the second part, and the faster half of them on the third. The winner is run on the last part, which is held out,
 and twice more there, each time in a new process, since a speedup differs between processes and between times. Every part is
 an ordinary run in the output folder, so that the command resumes.
 
 Each part has new prompts, since the fastest of several candidates looks better on the prompts that selected it. With four
-finalists and 40 prompts: 10 prompts give the prices, 5 compare four candidates, 5 compare two, and 20 measure the winner.
+finalists and 40 prompts: 10 prompts give the costs, 5 compare four candidates, 5 compare two, and 20 measure the winner.
 
 With a largest allowed drop of the score, methods that are not lossless are measured too, from the second part on.
 """
@@ -44,7 +44,7 @@ from specbench.features.advise.candidate_set import (
     pilots_of,
     register_candidates,
 )
-from specbench.features.advise.candidates import Advice, Candidate, CandidateResult, later_speedup, pilot_prices
+from specbench.features.advise.candidates import Advice, Candidate, CandidateResult, later_speedup, pilot_costs
 from specbench.features.advise.halving import SuccessiveHalving, add_measurements, best_of, selected
 from specbench.features.advise.replay_predictions import predict_all
 from specbench.machine.threads import using
@@ -117,17 +117,17 @@ def _advice(
     rows, base = complete(records, first), complete(records, pilot.baseline)
     theory = pilot.spec.methods[first].traits.theory
     others = [result for name, result in results.items() if name != best]
-    block_price = None
+    block_cost = None
     if theory and is_covered(theory, rows, base):
-        verifier = pilot_prices(theory, rows, base, timed_forwards(folder)).verifier
-        block_price = verifier.of(theory.gamma[0] + 1) / verifier.of(1)
+        verifier = pilot_costs(theory, rows, base, timed_forwards(folder)).verifier
+        block_cost = verifier.of(theory.gamma[0] + 1) / verifier.of(1)
     return Advice(
         results=[results[best], *sorted(others, key=lambda result: (-result.parts, -result.speedup))],
         gain=None,
         pilot=pilot,
         pilot_row=next(row for row in pilot.methods if row.method == first),
         break_even=break_even(theory, rows, base),
-        block_price=block_price,
+        block_cost=block_cost,
         final=final,
     )
 
@@ -206,7 +206,7 @@ def _run_in(folder: Path) -> Path:
 def _unmeasured(
     plan: PairPlan, run: PlannedRun, measured: Collection[Method], drafters: Collection[str]
 ) -> dict[Candidate, Method]:
-    """Return the candidates with prices that draft with one of these models and that a run has not measured.
+    """Return the candidates with costs that draft with one of these models and that a run has not measured.
 
     A candidate with the name of a method of the run is left out.
     """

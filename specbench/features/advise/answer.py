@@ -62,7 +62,7 @@ class AdviceRow(TypedDict):
     measured_with: str
     acceptance: float | None
     cost_ratio: float | None
-    block_price: float | None
+    block_cost: float | None
     break_even_acceptance: float | None
     break_even_cost_ratio: float | None
     other_engines: list[str]
@@ -101,13 +101,13 @@ def conditions_of(advice: Advice) -> list[Note]:
 
 
 def deciding_numbers(advice: Advice) -> Iterator[str]:
-    """Yield lines on what decides: acceptance, cost ratio, price of a block, and where speculation would break even."""
+    """Yield lines on what decides: acceptance, cost ratio, cost of a block, and where speculation would break even."""
     row, even = advice.pilot_row, advice.break_even
     cost_ratio = row.number("cost_ratio")
     if row.acceptance_rate is None or cost_ratio is None:
         return
     gamma = advice.pilot.traits(row).draft_length
-    block = "" if advice.block_price is None else f", and verifying {gamma} tokens {advice.block_price:.2f}"
+    block = "" if advice.block_cost is None else f", and verifying {gamma} tokens {advice.block_cost:.2f}"
     yield (
         f"Measured with {row.method}: acceptance {row.acceptance_rate:.2f}; relative to a token of the target, a draft token"
         f" costs {cost_ratio:.2f}{block}."
@@ -347,7 +347,7 @@ def advice_row(advice: Advice) -> AdviceRow:
         "measured_with": advice.pilot_row.method,
         "acceptance": advice.pilot_row.acceptance_rate,
         "cost_ratio": advice.pilot_row.number("cost_ratio"),
-        "block_price": advice.block_price,
+        "block_cost": advice.block_cost,
         "break_even_acceptance": advice.break_even.acceptance if advice.break_even else None,
         "break_even_cost_ratio": advice.break_even.cost_ratio if advice.break_even else None,
         "other_engines": list(other_engines(best, sources_of(advice))) if advice.is_usable else [],

@@ -102,7 +102,7 @@ def heads_in(table: Table) -> Iterator[str]:
 
 
 def pilots_of(candidates: list[Candidate]) -> list[Candidate]:
-    """Return the candidates whose runs give the prices.
+    """Return the candidates whose runs give the costs.
 
     These are each draft model at PILOT_LENGTH and at its shortest length, the first candidate of each head that drafts one
     token after the other, and one candidate of every other kind.

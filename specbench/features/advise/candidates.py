@@ -1,8 +1,8 @@
-"""Advice on a pair: the candidates, their predicted speed at measured prices, and which one is selected.
+"""Advice on a pair: the candidates, their predicted speed at measured costs, and which one is selected.
 
 A run of the baseline and of some speculative methods gives the seconds of the forwards that it made, and the seconds of a
 round outside forwards. Forwards of other sizes were timed next to the run, in a loop. In the run, forwards of other models
-come in between and change the times, so the timed seconds are scaled to the run's. A replay's rounds at these prices give a
+come in between and change the times, so the timed seconds are scaled to the run's. A replay's rounds at these costs give a
 candidate's predicted speed.
 """
 
@@ -12,7 +12,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from specbench.analysis.costs import ForwardPrices, RoundCosts, Sizes, host_per_forward, prices_of, run_sizes, sizes_of
+from specbench.analysis.costs import (
+    ForwardCosts,
+    RoundCosts,
+    Sizes,
+    forward_costs,
+    host_per_forward,
+    run_sizes,
+    sizes_of,
+)
 from specbench.analysis.intervals import Estimate, jackknifed_ratio
 from specbench.analysis.length_predictions import costs_of
 from specbench.analysis.method_records import Records
@@ -33,22 +41,22 @@ BETWEEN_RUNS, PRIOR_RUNS = 0.04, 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prices:
-    """The prices of a round's parts.
+class Costs:
+    """The costs of a round's parts.
 
-    `round` has the costs of a round of the method that was run. `verifier` and `drafter` price the forwards of the two
-    models; a head has no prices by size. `host` is the time outside forwards per forward of the models, in rounds of other
-    kinds of drafts.
+    `round` has the costs of a round of the method that was run. `verifier` and `drafter` have the costs of the forwards of
+    the two models; a head has no costs by size. `host` is the time outside forwards per forward of the models, in rounds
+    of other kinds of drafts.
     """
 
     round: RoundCosts
-    verifier: ForwardPrices
-    drafter: ForwardPrices | None
+    verifier: ForwardCosts
+    drafter: ForwardCosts | None
     host: Mapping[Drafter, float]
 
     @property
     def largest_of_drafter(self) -> int:
-        """The largest forward of the drafter that has a price; -1 for a head."""
+        """The largest forward of the drafter that has a cost; -1 for a head."""
         return self.drafter.largest if self.drafter else -1
 
     def seconds(self, rounds: ExpectedRounds, drafter: Drafter, shape: Sequence[int] = (), bonus: bool = True) -> float:
@@ -60,12 +68,12 @@ class Prices:
         (spent,) = costs.of_rounds(rounds.drafted[None], rounds.first[None])
         return float(spent) + rounds.without_token * float(self.round.later)
 
-    def seconds_of_chain(self, rounds: ExpectedRounds, middle: "Prices", is_lookup: bool) -> float:
-        """Return the decoding seconds of replayed rounds of a chain whose middle model drafts at the prices `middle`.
+    def seconds_of_chain(self, rounds: ExpectedRounds, middle: "Costs", is_lookup: bool) -> float:
+        """Return the decoding seconds of replayed rounds of a chain whose middle model drafts at the costs `middle`.
 
-        `self` has the prices of the innermost drafter. A round of the middle model takes as long outside forwards as a round
+        `self` has the costs of the innermost drafter. A round of the middle model takes as long outside forwards as a round
         of that drafter. A round of the target takes as long outside forwards as a round of prompt lookup. A block of the
-        middle model that also reads the target's last token is priced without that token.
+        middle model that also reads the target's last token costs as much as without that token.
         """
         assert rounds.inner is not None and middle.drafter is not None
         verifying = self.costs("lookup")
@@ -89,33 +97,33 @@ class Prices:
         return costs
 
 
-def pilot_prices(
+def pilot_costs(
     method: Theory,
     rows: Records,
     base: Records,
     timed: Mapping[str, Sizes],
     more: Records = (),
     others: Mapping[Drafter, Records] | None = None,
-) -> Prices:
-    """Return the prices of a run.
+) -> Costs:
+    """Return the costs of a run.
 
     Args:
         method: The traits of the speculative method that was run, with a draft model or head and one target.
         rows: The method's records.
         base: The baseline's records.
         timed: Forwards that were timed next to the run, with their seconds, by model and by tokens read. A head has none.
-        more: Records of the same drafter at other lengths, whose blocks have prices too.
+        more: Records of the same drafter at other lengths, whose blocks have costs too.
         others: Records of methods with other kinds of drafts.
     """
     drafter, verifier = method.models[0], method.models[-1]
-    of_verifier = prices_of(run_sizes([*rows, *more], base, verifier), timed[verifier])
+    of_verifier = forward_costs(run_sizes([*rows, *more], base, verifier), timed[verifier])
     assert of_verifier is not None
     costs = replace(costs_of(method, rows, base), blocks=[of_verifier.seconds])
     is_head = drafter not in timed
-    return Prices(
+    return Costs(
         round=_of_head(costs, drafter, rows) if is_head else costs,
         verifier=of_verifier,
-        drafter=None if is_head else prices_of(sizes_of(rows, drafter), timed[drafter]),
+        drafter=None if is_head else forward_costs(sizes_of(rows, drafter), timed[drafter]),
         host={kind: host_per_forward(records) for kind, records in (others or {}).items() if records},
     )
 
@@ -138,21 +146,21 @@ def _of_head(costs: RoundCosts, head: str, rows: Records) -> RoundCosts:
 
 
 def predicted_speedup(
-    base: Sequence[float], predicted: Sequence[float], sizes: Mapping[int, float], prices: ForwardPrices
+    base: Sequence[float], predicted: Sequence[float], sizes: Mapping[int, float], costs: ForwardCosts
 ) -> Estimate:
-    """Return the speedup over the baseline, with an interval over prompts that contains the error of the prices.
+    """Return the speedup over the baseline, with an interval over prompts that contains the error of the costs.
 
     Args:
         base: Decoding seconds of the baseline, by prompt.
         predicted: Predicted seconds, by prompt.
         sizes: The seconds in blocks of each size. Only their ratios count.
-        prices: The prices of the verifier's blocks.
+        costs: The costs of the verifier's blocks.
     """
     ours, theirs = np.array(predicted), np.array(base)
     value = float(theirs.sum() / ours.sum())
     left_out = (theirs.sum() - theirs) / (ours.sum() - ours) if len(ours) > 1 else np.empty(0)
     interval = jackknifed_ratio(value, left_out, ours)
-    error = sum(share * prices.error(size) for size, share in sizes.items()) / (sum(sizes.values()) or 1.0)
+    error = sum(share * costs.error(size) for size, share in sizes.items()) / (sum(sizes.values()) or 1.0)
     if interval.low is None or interval.high is None:
         return interval
     below, above = (abs(np.log(bound / value)) for bound in (interval.low, interval.high))
@@ -204,7 +212,7 @@ class Candidate:
 
     @property
     def kind(self) -> Drafter | None:
-        """How it drafts, for prices; None for methods that are measured only."""
+        """How it drafts, for costs; None for methods that are measured only."""
         if not self.lossless:
             return None
         if "stop" in self.proposer:
@@ -263,7 +271,7 @@ class Advice:
 
     `results` are all candidates, the selected one first. `gain` is its decoding speedup on held-out prompts; None if it was
     not measured there. `repeats` are the speedups of two more runs there, each in a process of its own; `gain` is then their
-    mean, with the interval of `later_speedup`. `pilot` is the run that gave the prices, `pilot_row` its first method, `final`
+    mean, with the interval of `later_speedup`. `pilot` is the run that gave the costs, `pilot_row` its first method, `final`
     the last run. `max_drop` is the largest allowed drop of the main score, in [0, 1]; None if only lossless candidates were
     compared. `heads` are those that the request names in addition to the pair's.
     """
@@ -274,7 +282,7 @@ class Advice:
     pilot: RunSummary
     pilot_row: MethodSummary
     break_even: BreakEven | None
-    block_price: float | None
+    block_cost: float | None
     final: RunSummary
     is_out_of_time: bool = False
     max_drop: float | None = None

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from specbench.analysis.acceptance_profile import AcceptanceProfile, Drafts
-from specbench.analysis.costs import prices_of, run_sizes
+from specbench.analysis.costs import forward_costs, run_sizes
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.length_predictions import costs_of, is_covered
 from specbench.analysis.method_records import complete
@@ -49,7 +49,7 @@ class ProfileAdvice:
 def advise_on_profile(folder: Path, profile: AcceptanceProfile) -> ProfileAdvice:
     """Return the predicted speeds of a profile at the costs of a run's first draft model.
 
-    Raises ConfigError for a run that was not timed or in which no model drafted, and if no length has a price.
+    Raises ConfigError for a run that was not timed or in which no model drafted, and if no length has a cost.
     """
     summary, records = summary_of(folder), list(read(folder))
     base = complete(records, summary.baseline)
@@ -58,20 +58,20 @@ def advise_on_profile(folder: Path, profile: AcceptanceProfile) -> ProfileAdvice
         if theory is None or not is_covered(theory, rows, base) or len(theory.models) != 2:
             continue
         verifier = theory.models[1]
-        prices = prices_of(run_sizes(rows, base, verifier), timed_forwards(folder).get(verifier))
-        if prices is None:
+        blocks = forward_costs(run_sizes(rows, base, verifier), timed_forwards(folder).get(verifier))
+        if blocks is None:
             continue
-        costs = replace(costs_of(theory, rows, base), blocks=[prices.seconds])
+        costs = replace(costs_of(theory, rows, base), blocks=[blocks.seconds])
         lengths = []
         longest = len(profile.survival)
         for gamma in range(
-            1 if profile.drafts == Drafts.chain else longest, min(longest, prices.largest - costs.bonus) + 1
+            1 if profile.drafts == Drafts.chain else longest, min(longest, blocks.largest - costs.bonus) + 1
         ):
             whole = profile.survival[gamma - 1]
             spent = (1.0 - whole) * costs.of_round(gamma) + whole * costs.of_round(gamma, follows_whole=True)
             shorter = replace(profile, survival=profile.survival[:gamma])
             value = shorter.mean_length * float(costs.per_token) / float(spent)
-            error = prices.error(gamma + costs.bonus)
+            error = blocks.error(gamma + costs.bonus)
             if profile.rounds:
                 error = math.hypot(
                     error,

@@ -1,7 +1,7 @@
 """Recorded probabilities of a run's outputs, on which candidates are replayed (`replay_predictions.py`).
 
 The output of a lossless method has the baseline's distribution. So the probabilities that a drafter and the target assign to
-the baseline's outputs give the expected rounds of every candidate with that drafter, without decoding with it. The prices of
+the baseline's outputs give the expected rounds of every candidate with that drafter, without decoding with it. The costs of
 forwards turn rounds into seconds.
 
 paths.parquet in the run's folder holds these probabilities, a row per output. It is valid for that run only: another

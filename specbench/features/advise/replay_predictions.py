@@ -1,4 +1,4 @@
-"""Predicted speeds of candidates, from recorded outputs and the prices of forwards."""
+"""Predicted speeds of candidates, from recorded outputs and the costs of forwards."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,9 +15,9 @@ from specbench.features.advise.candidate_set import TARGET
 from specbench.features.advise.candidates import (
     Candidate,
     CandidateResult,
+    Costs,
     Drafter,
-    Prices,
-    pilot_prices,
+    pilot_costs,
     predicted_speedup,
 )
 from specbench.features.advise.recordings import LoadPair, OutputKey, Recording, record_outputs
@@ -46,34 +46,34 @@ def predict_all(
         load: Returns the models of the run. It is called if outputs are not recorded yet.
         run: The run.
         methods: The candidates, as methods.
-        pilots: Candidates that the run measured. They give the prices, and correct the predictions of candidates that draft
+        pilots: Candidates that the run measured. They give the costs, and correct the predictions of candidates that draft
             in the same way.
         observer: Receives progress.
     """
     records = list(read(run.folder))
     base = complete(records, run.spec.baseline)
     rows = {pilot: complete(records, pilot.name) for pilot in pilots}
-    prices = _prices(run, base, rows)
+    costs = _costs(run, base, rows)
     temperature = run.spec.decoding.temperature
     replays = {candidate: _replay_of(candidate, method, temperature) for candidate, method in methods.items()}
-    recordings = _recorded(load, run, replays.values(), observer) if prices else []
+    recordings = _recorded(load, run, replays.values(), observer) if costs else []
     of_base, tokens = _seconds_by_output(base, recordings), token_count([recording.record for recording in recordings])
     corrections = defaultdict[tuple[str, str], dict[int, float]](dict)  # by kind and drafter, and by draft length
     out = []
     for candidate in dict.fromkeys((*rows, *methods)):  # pilots first: they correct the others
         replayed = replays[candidate]
-        priced = _prices_for(candidate, replayed, prices)
-        if isinstance(priced, str) or isinstance(replayed, str) or candidate.kind is None:
-            out.append(CandidateResult(candidate=candidate, why=str(priced)))
+        of_round = _costs_for(candidate, replayed, costs)
+        if isinstance(of_round, str) or isinstance(replayed, str) or candidate.kind is None:
+            out.append(CandidateResult(candidate=candidate, why=str(of_round)))
             continue
-        prediction = _predicted(replayed, candidate.kind, priced, prices, recordings)
+        prediction = _predicted(replayed, candidate.kind, of_round, costs, recordings)
         by_length = corrections[candidate.kind, candidate.drafter]
         predicted = sum(prediction.seconds.values()) / tokens if tokens else 0.0
         if rows.get(candidate) and predicted > 0.0:
             by_length[candidate.gamma] = _per_token(rows[candidate]) / predicted
         if by_length:
             prediction = replace(prediction, factor=_interpolated(by_length, candidate.gamma))
-        out.append(CandidateResult(candidate=candidate, predicted=prediction.speedup(of_base, priced, recordings)))
+        out.append(CandidateResult(candidate=candidate, predicted=prediction.speedup(of_base, of_round, recordings)))
     return out
 
 
@@ -91,40 +91,40 @@ def _recorded(load: LoadPair, run: PlannedRun, replays: Iterable[Replay | str], 
 
 
 def _replay_of(candidate: Candidate, method: Method, temperature: float) -> Replay | str:
-    """Return how a candidate is replayed, or why it cannot be, or has no price."""
+    """Return how a candidate is replayed, or why it cannot be, or has no cost."""
     replayed = replay_of(method, (TARGET,), temperature)
     if isinstance(replayed, Replay) and candidate.kind is None:
-        return "forwards of a head over a tree have no price"
+        return "forwards of a head over a tree have no cost"
     return replayed
 
 
-def _prices_for(candidate: Candidate, replayed: Replay | str, prices: Mapping[str, Prices]) -> Prices | str:
-    """Return the prices of a candidate's rounds, or why it has no prediction."""
+def _costs_for(candidate: Candidate, replayed: Replay | str, costs: Mapping[str, Costs]) -> Costs | str:
+    """Return the costs of a candidate's rounds, or why it has no prediction."""
     if isinstance(replayed, str):
         return replayed
-    missing = [name for name in replayed.drafters if name not in prices]
+    missing = [name for name in replayed.drafters if name not in costs]
     if missing:
         return f"no method that was run drafts with {missing[0]} alone"
-    priced = prices.get(candidate.drafter, next(iter(prices.values()), None))
-    if priced is None:
+    of_round = costs.get(candidate.drafter, next(iter(costs.values()), None))
+    if of_round is None:
         return "no draft model was measured, which predictions need"
     proposer = replayed.method.proposer
-    largest = [(proposer.nodes + 1, priced.verifier.largest)]
+    largest = [(proposer.nodes + 1, of_round.verifier.largest)]
     if candidate.kind == "tree":
-        largest.append((max(drafting_sizes(proposer.shape or ())[1:], default=1), priced.largest_of_drafter))
+        largest.append((max(drafting_sizes(proposer.shape or ())[1:], default=1), of_round.largest_of_drafter))
     if isinstance(proposer, Chain):
-        largest.append((proposer.proposer.nodes + 1, prices[replayed.drafters[-1]].largest_of_drafter))
+        largest.append((proposer.proposer.nodes + 1, costs[replayed.drafters[-1]].largest_of_drafter))
     if any(size > known for size, known in largest):
         return "its blocks are larger than the timed ones"
-    return priced
+    return of_round
 
 
-def _prices(run: PlannedRun, base: Records, rows: Mapping[Candidate, Records]) -> dict[str, Prices]:
-    """Return the prices of each draft model and head that a run measured, from its first method that has prices.
+def _costs(run: PlannedRun, base: Records, rows: Mapping[Candidate, Records]) -> dict[str, Costs]:
+    """Return the costs of each draft model and head that a run measured, from its first method that has costs.
 
-    Blocks of other pilots with the same drafter have prices too.
+    Blocks of other pilots with the same drafter have costs too.
     """
-    timed, prices = timed_forwards(run.folder), dict[str, Prices]()
+    timed, costs = timed_forwards(run.folder), dict[str, Costs]()
     others: dict[Drafter, Records] = {
         pilot.kind: records for pilot, records in rows.items() if pilot.kind and pilot.kind not in ("model", "head")
     }
@@ -134,7 +134,7 @@ def _prices(run: PlannedRun, base: Records, rows: Mapping[Candidate, Records]) -
             pilot.kind in ("model", "head")
             and theory
             and is_covered(theory, records, base)
-            and pilot.drafter not in prices
+            and pilot.drafter not in costs
         ):
             more = [
                 row
@@ -142,8 +142,8 @@ def _prices(run: PlannedRun, base: Records, rows: Mapping[Candidate, Records]) -
                 if other is not pilot and (other.kind, other.drafter) == (pilot.kind, pilot.drafter)
                 for row in rows[other]
             ]
-            prices[pilot.drafter] = pilot_prices(theory, records, base, timed, more, others)
-    return prices
+            costs[pilot.drafter] = pilot_costs(theory, records, base, timed, more, others)
+    return costs
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ class _Prediction:
     blocks: Mapping[int, float]
     factor: float = 1.0
 
-    def speedup(self, base: Mapping[OutputKey, float], prices: Prices, recordings: Sequence[Recording]) -> Estimate:
+    def speedup(self, base: Mapping[OutputKey, float], costs: Costs, recordings: Sequence[Recording]) -> Estimate:
         """Return the predicted speedup over the baseline's seconds by output."""
         ours, theirs = defaultdict[str, float](float), defaultdict[str, float](float)
         for record in (recording.record for recording in recordings):
@@ -166,14 +166,14 @@ class _Prediction:
             theirs[record.prompt] += base[key]
         prompts = [prompt for prompt in ours if ours[prompt] > 0.0]
         return predicted_speedup(
-            [theirs[prompt] for prompt in prompts], [ours[prompt] for prompt in prompts], self.blocks, prices.verifier
+            [theirs[prompt] for prompt in prompts], [ours[prompt] for prompt in prompts], self.blocks, costs.verifier
         )
 
 
 def _predicted(
-    replayed: Replay, kind: Drafter, prices: Prices, of_drafters: Mapping[str, Prices], recordings: Sequence[Recording]
+    replayed: Replay, kind: Drafter, costs: Costs, of_drafters: Mapping[str, Costs], recordings: Sequence[Recording]
 ) -> _Prediction:
-    """Return the predicted seconds of a method on recorded outputs, at the prices of its drafter."""
+    """Return the predicted seconds of a method on recorded outputs, at the costs of its drafter."""
     shape, bonus = replayed.method.proposer.shape or (), replayed.method.bonus != "none"
     spent, blocks = dict[OutputKey, float](), defaultdict[int, float](float)
     for recording in recordings:
@@ -181,12 +181,12 @@ def _predicted(
         key = recording.record.sample, recording.record.repeat
         if kind == "chain":
             middle = of_drafters[replayed.drafters[-1]]
-            spent[key] = prices.seconds_of_chain(rounds, middle, is_lookup=len(replayed.drafters) == 1)
+            spent[key] = costs.seconds_of_chain(rounds, middle, is_lookup=len(replayed.drafters) == 1)
         else:
-            spent[key] = prices.seconds(rounds, kind, shape, bonus)
+            spent[key] = costs.seconds(rounds, kind, shape, bonus)
         for k, count in enumerate(rounds.drafted.sum(axis=0)):
             size = max(k + bonus, 1)
-            blocks[size] += float(count) * prices.verifier.of(size)
+            blocks[size] += float(count) * costs.verifier.of(size)
     return _Prediction(spent, blocks)
 
 

@@ -205,8 +205,8 @@ def seconds_per_token(method: Method, seconds: Mapping[str, float], rates: Assum
     formula = method.theory() or _adaptive(method)
     counts = formula_of(formula)(formula, rates) if formula else None
     if formula and counts:
-        prices = {role: assumed(spent) for role, spent in seconds.items()}
-        return counts.seconds(cost_of(formula.models, prices)) / counts.tokens
+        costs = {role: assumed(spent) for role, spent in seconds.items()}
+        return counts.seconds(cost_of(formula.models, costs)) / counts.tokens
     forward_costs = [seconds[role] for role in dict.fromkeys(method.roles()) if role in seconds] or list(
         seconds.values()
     )

@@ -15,11 +15,11 @@ import numpy as np
 from specbench.analysis import polybasic, theory
 from specbench.analysis.acceptance import acceptance_by_position, acceptance_rate, accepted_length
 from specbench.analysis.costs import (
-    ForwardPrices,
+    ForwardCosts,
     Origin,
     Sizes,
     cost_of,
-    prices_of,
+    forward_costs,
     sizes_of,
 )
 from specbench.analysis.intervals import Estimate, jackknifed_ratio
@@ -85,7 +85,7 @@ class Pairing:
 
 
 class Basis(NamedTuple):
-    """What a price is estimated from: its origin, and the number of forwards of its own size, 0 if there are none."""
+    """What a cost is estimated from: its origin, and the number of forwards of its own size, 0 if there are none."""
 
     origin: Origin
     forwards: int
@@ -104,12 +104,12 @@ class Profile:
         """Take the records by what they measure, and by level the forwards that were timed next to the run.
 
         `bounds` are the seconds of reading each level's weights once, at the memory bandwidth. A size of forwards that
-        occurs only at the ends of answers has no price of its own (`costs.prices_of`).
+        occurs only at the ends of answers has no cost of its own (`costs.forward_costs`).
         """
         self.levels, self._rows, self._timed, self.bounds = list(levels), rows, blocks, bounds or {}
         self._sizes = {level: sizes_of(chain.from_iterable(rows.values()), level) for level in levels}
-        priced = {level: prices_of(sizes, blocks.get(level)) for level, sizes in self._sizes.items()}
-        self._prices: dict[str, ForwardPrices] = {level: prices for level, prices in priced.items() if prices}
+        fitted = {level: forward_costs(sizes, blocks.get(level)) for level, sizes in self._sizes.items()}
+        self._costs: dict[str, ForwardCosts] = {level: costs for level, costs in fitted.items() if costs}
 
     @classmethod
     def of(cls, summary: RunSummary, levels: Sequence[str]) -> "Profile":
@@ -137,13 +137,13 @@ class Profile:
 
     def seconds(self, level: str, fed: int = 1) -> float | None:
         """Return the seconds of a forward that reads `fed` tokens; None for a level without forwards, such as a lookup."""
-        prices = self._prices.get(level)
-        return prices.of(fed) if prices else None
+        costs = self._costs.get(level)
+        return costs.of(fed) if costs else None
 
     def basis(self, level: str, fed: int) -> Basis:
         """Return what the cost of a size is estimated from."""
-        prices = self._prices[level]
-        origin = prices.origins[fed] if fed <= prices.largest else Origin.BETWEEN
+        costs = self._costs[level]
+        origin = costs.origins[fed] if fed <= costs.largest else Origin.BETWEEN
         counts = {Origin.RUN: self._sizes, Origin.TIMED: self._timed}.get(origin)
         return Basis(origin, round(counts[level][fed][0]) if counts else 0)
 
@@ -155,7 +155,7 @@ class Profile:
     @property
     def longest(self) -> int:
         """The longest block that a plan may use: its cost is known for every level that verifies."""
-        return min(self._prices[level].stated if level in self._prices else 0 for level in self.levels[:-1])
+        return min(self._costs[level].stated if level in self._costs else 0 for level in self.levels[:-1])
 
     def pairing(self, low: str, high: str) -> Pairing | None:
         """Return the results of one level's drafts under verification by another. None if the pair was not measured."""
@@ -169,7 +169,7 @@ class Profile:
 
     def cost(self, levels: Sequence[str], blocks: bool) -> theory.Cost:
         """Return the cost of forwards, the drafter first. Without `blocks`, a block costs as much as one token."""
-        return cost_of(levels, self._prices, as_in_papers=not blocks)
+        return cost_of(levels, self._costs, as_in_papers=not blocks)
 
     def predicted(self, levels: Sequence[str], plan: ChainPlan) -> Estimate:
         """Return the predicted speedup of a plan on these levels, from the target down, with its interval over prompts."""

@@ -25,13 +25,13 @@ def forwards_table(profile: Profile) -> Table:
         one, block = profile.seconds(level, 1), profile.seconds(level, BLOCK)
         top = profile.seconds(profile.levels[0], 1)
         share = None if one is None or not top else one / top
-        price = None if one is None or block is None else block / one
+        cost = None if one is None or block is None else block / one
         counts = [NONE if one is None else _basis_text(profile.basis(level, size)) for size in (1, BLOCK)]
         rows.append(
             [
                 f"M{i}: {level}",
                 *map(HUNDREDTHS_OF_MS.text, (one, block)),
-                *map(HUNDREDTHS.text, (price, share)),
+                *map(HUNDREDTHS.text, (cost, share)),
                 HUNDREDTHS_OF_MS.text(profile.bounds.get(level)),
                 " / ".join(counts),
             ]
@@ -48,7 +48,7 @@ def forwards_table(profile: Profile) -> Table:
     return Table("Forwards", heads, rows)
 
 
-def prices_table(profile: Profile) -> Table:
+def costs_table(profile: Profile) -> Table:
     """Return the cost of a block of each size that a plan may use, with what it is estimated from."""
     costly = [level for level in profile.levels if profile.seconds(level) is not None]
     rows = []
@@ -94,7 +94,7 @@ def _basis_text(basis: Basis) -> str:
 
 
 def _basis(profile: Profile, middle: polybasic.Middle) -> str:
-    """Return a sentence on the prices of the blocks that the target reads in the two predicted chains."""
+    """Return a sentence on the costs of the blocks that the target reads in the two predicted chains."""
     high, parts = profile.levels[0], []
     for size in dict.fromkeys((middle.three.thresholds[0] + 1, middle.two.drafted + 1)):
         basis = profile.basis(high, size)

@@ -10,7 +10,7 @@ from specbench.reporting.tables import Table
 SLOWER = 0.8  # a block of two or three that takes less than this share of one token's time is suspicious
 BLOCK = 6  # tokens that verify a draft of five
 NOTE = (
-    "Every forward reads the same context; prices at longer contexts differ. Forwards of all sizes take turns, and their"
+    "Every forward reads the same context; costs at longer contexts differ. Forwards of all sizes take turns, and their"
     " times in a run differ, on small models by up to half. The line is fitted to blocks of two tokens and more, by"
     " least relative squares. A residual is the measured mean over the line, minus one."
     f" T({BLOCK})/T(1) is the cost of a block that verifies a draft of {BLOCK - 1}. Reading the weights once, at the"
@@ -33,7 +33,7 @@ def lines_table(lines: Mapping[str, ForwardLine], bounds: Mapping[str, float]) -
             ms(line.one),
             THOUSANDTHS_OF_MS.cell(line.fixed, f"{'-' if line.per_token < 0 else '+'} {ms(abs(line.per_token))} n"),
             CHANGE.cell(line.residual(line.worst), f"at n = {line.worst}"),
-            HUNDREDTHS.text(price_of(line)),
+            HUNDREDTHS.text(cost_of(line)),
             ms(bounds.get(role)),
         ]
         for role, line in lines.items()
@@ -64,19 +64,17 @@ def _cell(sizes: Sizes, line: ForwardLine, size: int) -> str:
     return THOUSANDTHS_OF_MS.cell(spent / count, rest)
 
 
-def price_of(line: ForwardLine) -> float:
+def cost_of(line: ForwardLine) -> float:
     """Return the time of a block of BLOCK tokens / the time of one token."""
     return line.seconds(BLOCK) / line.one
 
 
-def price_sentences(lines: Mapping[str, ForwardLine]) -> list[Note]:
+def cost_sentences(lines: Mapping[str, ForwardLine]) -> list[Note]:
     """Return a sentence on the cost of a block for each model."""
-    text = {role: HUNDREDTHS.text(price_of(line)) for role, line in lines.items()}
+    text = {role: HUNDREDTHS.text(cost_of(line)) for role, line in lines.items()}
     return [
-        Note(
-            "price of a block", f"{role}: a block of {BLOCK} tokens costs {price} forwards of one token.", subject=role
-        )
-        for role, price in text.items()
+        Note("cost of a block", f"{role}: a block of {BLOCK} tokens costs {cost} forwards of one token.", subject=role)
+        for role, cost in text.items()
     ]
 
 

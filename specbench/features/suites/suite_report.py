@@ -12,7 +12,7 @@ from specbench.analysis.summary import summaries_of
 from specbench.config.presets import preset
 from specbench.errors import ConfigError
 from specbench.features.profile.chain_profile import Profile
-from specbench.features.profile.chain_tables import forwards_table, pairs_table, prices_table, verdicts
+from specbench.features.profile.chain_tables import costs_table, forwards_table, pairs_table, verdicts
 from specbench.features.suites.frontier import fastest_within, frontier_points
 from specbench.features.suites.papers.claims_ledger import change_lines, ledger
 from specbench.features.suites.papers.comparisons import Comparisons
@@ -261,7 +261,7 @@ def _profiles(
     for summary, chain in zip(summaries, levels, strict=True):
         profile = Profile.of(summary, chain)
         printed = {row.method: row.value for row in _printed_lengths(suite, [summary])}
-        tables += [forwards_table(profile), pairs_table(profile, printed), prices_table(profile)]
+        tables += [forwards_table(profile), pairs_table(profile, printed), costs_table(profile)]
         lines += [
             Note("middle model", f"{summary.pair}, {summary.task}: {' '.join(verdict)}")
             for verdict in verdicts(profile)

@@ -1,6 +1,6 @@
 """Mixtures of experts: a router chooses the MLPs that each token passes, and a forward reads the chosen ones only.
 
-The tokens of a block choose different experts, so a block reads more weights than one token. Its price grows with its length.
+The tokens of a block choose different experts, so a block reads more weights than one token. Its cost grows with its length.
 """
 
 from typing import Any, ClassVar

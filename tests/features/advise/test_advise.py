@@ -224,7 +224,7 @@ def test_advice_on_a_run_decodes_nothing(recorded):
     assert advice.best.speedup == max(each.speedup for each in advice.results)
 
 
-def test_a_run_without_a_draft_model_gives_no_prices(tmp_path):
+def test_a_run_without_a_draft_model_gives_no_costs(tmp_path):
     (plan,) = resolve(Request(methods=("pld",), pair="tiny", tasks=("gsm8k",), options=SHORT, out=tmp_path)).plans
     measure(plan, plan.runs, LoadedModels(), MeasureOptions(access=Access()), Observer())
     with pytest.raises(ConfigError, match="specbench run -m sd"):

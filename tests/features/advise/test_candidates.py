@@ -1,4 +1,4 @@
-"""Prices of replayed rounds: forwards of sizes that a run made, scaled times for others, and the seconds of whole outputs."""
+"""Costs of replayed rounds: forwards of sizes that a run made, scaled times for others, and the seconds of whole outputs."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from specbench.decoding.traits import Theory
 from specbench.features.advise.candidates import (
     BETWEEN_RUNS,
     later_speedup,
-    pilot_prices,
+    pilot_costs,
     predicted_speedup,
 )
 from tests.fixtures.records import record, round_of, usage_of
@@ -46,32 +46,32 @@ def runs():
 
 def test_the_seconds_of_the_run_itself_are_predicted():
     rows, base = runs()
-    prices = pilot_prices(THEORY, rows, base, TIMED)
+    costs = pilot_costs(THEORY, rows, base, TIMED)
     drafts = DraftsByToken([[1.0] * 4 * ROUNDS], 3)
     expected = replay(drafts, OutputLimits(tokens=4 * ROUNDS, most=999), 3)
-    assert prices.seconds(expected, "model") == pytest.approx(rows[0].decode_seconds, rel=0.01)
+    assert costs.seconds(expected, "model") == pytest.approx(rows[0].decode_seconds, rel=0.01)
 
 
 def test_a_lookup_takes_no_drafting_and_a_tree_a_forward_per_depth():
     rows, base = runs()
     host = {"lookup": [record("pld", "0", 10, 10.5, models={"target": usage_of({1: (9, 10.0)})})]}
-    prices = pilot_prices(THEORY, rows, base, TIMED, others=host)
+    costs = pilot_costs(THEORY, rows, base, TIMED, others=host)
     expected = replay(DraftsByToken([[0.0] * 20], 3), OutputLimits(tokens=20, most=999), 3)
-    lookup, model = (prices.seconds(expected, kind) for kind in ("lookup", "model"))
-    assert prices.host == {"lookup": pytest.approx(0.05)}
+    lookup, model = (costs.seconds(expected, kind) for kind in ("lookup", "model"))
+    assert costs.host == {"lookup": pytest.approx(0.05)}
     assert model - lookup == pytest.approx(20 * (3 * DRAFT + HOST - 0.05) - DRAFT, rel=0.02)
-    tree = prices.seconds(expected, "tree", (-1, -1, 0))
-    assert tree > prices.seconds(expected, "lookup")
+    tree = costs.seconds(expected, "tree", (-1, -1, 0))
+    assert tree > costs.seconds(expected, "lookup")
 
 
-def test_an_interval_contains_the_error_of_prices():
+def test_an_interval_contains_the_error_of_costs():
     base, ours = np.full(8, 2.0), np.full(8, 1.0)
-    prices = scaled({5: (50, 75.0)}, TIMED["target"])
-    known, other = (predicted_speedup(base, ours, {size: 1.0}, prices) for size in (5, 7))
+    costs = scaled({5: (50, 75.0)}, TIMED["target"])
+    known, other = (predicted_speedup(base, ours, {size: 1.0}, costs) for size in (5, 7))
     for found, error in ((known, ERRORS[Origin.RUN]), (other, ERRORS[Origin.TIMED])):
         assert found.value == 2.0 and found.low == pytest.approx(2.0 * np.exp(-error))
         assert found.high == pytest.approx(2.0 * np.exp(error))
-    assert predicted_speedup(base[:2], ours[:2], {5: 1.0}, prices).low is None
+    assert predicted_speedup(base[:2], ours[:2], {5: 1.0}, costs).low is None
 
 
 def test_the_interval_of_repeated_measurements_covers_later_runs():

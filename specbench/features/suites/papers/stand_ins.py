@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from specbench.analysis.costs import ForwardPrices, Sizes, prices_of, sizes_of
+from specbench.analysis.costs import ForwardCosts, Sizes, forward_costs, sizes_of
 from specbench.analysis.points import Point, Reference, reference_of
 from specbench.analysis.predictions import AssumedRates, formula_of
 from specbench.analysis.run_summary import RunSummary
@@ -270,27 +270,27 @@ class StandIns:
 
     def seconds_of(self, pair: str, role: str) -> float | None:
         """Return the seconds of a model's forward of one token; None if it never read one token alone."""
-        prices = self._prices(pair, role)
-        return prices.of(1) if prices is not None and self._sizes(pair, role).get(1) else None
+        costs = self._costs(pair, role)
+        return costs.of(1) if costs is not None and self._sizes(pair, role).get(1) else None
 
     def block_of(self, pair: str, role: str, method: str = "") -> Block | None:
         """Return a model's most frequent blocks with their cost; None without blocks. `method` is a label, by default all."""
         key = (pair, role, method)
         if key not in self._blocks:
-            prices, sizes = self._prices(pair, role), self._sizes(pair, role, method)
+            costs, sizes = self._costs(pair, role), self._sizes(pair, role, method)
             blocks = Counter({size: count for size, (count, _) in sizes.items() if size > 1})
             self._blocks[key] = None
-            if prices is not None and blocks and prices.of(1):
+            if costs is not None and blocks and costs.of(1):
                 ((size, _),) = blocks.most_common(1)
-                self._blocks[key] = Block(size, prices.of(size) / prices.of(1))
+                self._blocks[key] = Block(size, costs.of(size) / costs.of(1))
         return self._blocks[key]
 
     def _sizes(self, pair: str, role: str, method: str = "") -> Sizes:
         runs = [summary.run for summary in self.summaries if summary.pair == pair]
         return sizes_of((each for run in runs for each in self._records[run] if method in ("", each.method)), role)
 
-    def _prices(self, pair: str, role: str) -> ForwardPrices | None:
-        return prices_of(self._sizes(pair, role))
+    def _costs(self, pair: str, role: str) -> ForwardCosts | None:
+        return forward_costs(self._sizes(pair, role))
 
     def decides(self, sides: Sequence[Point], bound: float, value: str, is_above: bool, is_best: bool = False) -> str:
         """Return by which numbers the stand-in alone decides an outcome; empty if it does not.

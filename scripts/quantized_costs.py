@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from scripts.block_prices import CONTEXT, SHAPES, llama, timed
+from scripts.block_costs import CONTEXT, SHAPES, llama, timed
 from scripts.sections import environment, processor, write_section
 from specbench.analysis.intervals import Estimate, interval_of_ratio
 from specbench.config.quantization_kind import NOT_QUANTIZED, QuantizationKind

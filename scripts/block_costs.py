@@ -2,7 +2,7 @@
 
 Also the blocks of a mixture of experts, forwards of one token by every family of the lean engine, and trees against chains.
 
-A draft of k tokens costs its target a forward of k + 1 tokens, so these prices bound the speedup of every method that drafts.
+A draft of k tokens costs its target a forward of k + 1 tokens, so these costs bound the speedup of every method that drafts.
 Sizes and engines alternate in one process per number of threads. The models have random weights: only their shapes matter.
 """
 
@@ -30,7 +30,7 @@ from specbench.models.resolved_model import size_of
 from specbench.models.simulated import random_model
 from specbench.models.transformers_session import EagerModelRunner
 
-OUT = Path("results/block-prices.md")
+OUT = Path("results/block-costs.md")
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 16)
 CONTEXT = 128  # tokens before the block
 CONTEXTS = (64, 512, 2048, 4096)  # for the lean engine on one model
@@ -94,14 +94,14 @@ class TreeRow(NamedTuple):
 
 
 class Row(NamedTuple):
-    """The prices of one model on one engine."""
+    """The costs of one model on one engine."""
 
     model: str
     engine: str
     dtype: str
     threads: int
     milliseconds: float  # of one token
-    prices: list[Estimate]  # by SIZES
+    costs: list[Estimate]  # by SIZES
     bytes_bound: float  # milliseconds of reading the weights and the cache once
     flops_bound: float  # milliseconds of the products of one token
     context: int
@@ -109,7 +109,7 @@ class Row(NamedTuple):
 
 ENGINES = ("lean", "transformers")
 INTRODUCTION = [
-    "# The price of a block on a CPU",
+    "# The cost of a block on a CPU",
     "",
     "T(n) / T(1): the time of a forward of n tokens over that of one token, with 95 % intervals. Random weights of "
     "the stated shapes; of T5, the decoder after an encoder. Sizes and engines alternate in one process. *bytes* is "
@@ -137,19 +137,19 @@ def main() -> None:
 
 
 def measured(models: list[str], dtypes: list[str], threads: int, seconds: float) -> list[Row]:
-    """Return the prices of all models and engines with this number of threads."""
+    """Return the costs of all models and engines with this number of threads."""
     torch.set_num_threads(threads)
     bandwidth, rows = read_bandwidth("cpu"), list[Row]()
     for name in models:
         for dtype in dtypes:
-            rows += prices(name, dtype, threads, seconds, bandwidth)
+            rows += costs(name, dtype, threads, seconds, bandwidth)
     if IN_CONTEXT in models:
         for context in CONTEXTS:
-            rows += prices(IN_CONTEXT, dtypes[0], threads, seconds, bandwidth, context, ENGINES[:1])
+            rows += costs(IN_CONTEXT, dtypes[0], threads, seconds, bandwidth, context, ENGINES[:1])
     return rows
 
 
-def prices(
+def costs(
     name: str,
     dtype: str,
     threads: int,
@@ -158,7 +158,7 @@ def prices(
     context: int = CONTEXT,
     engines: Sequence[str] = ENGINES,
 ) -> Iterator[Row]:
-    """Yield the prices of a model after `context` tokens on some engines, whose forwards alternate."""
+    """Yield the costs of a model after `context` tokens on some engines, whose forwards alternate."""
     config, source = SHAPES[name], None
     first = [5 + i % 900 for i in range(context - 1)]
     if config.is_encoder_decoder:
@@ -323,7 +323,7 @@ def table(rows: Sequence[Row]) -> list[str]:
     for row in rows:
         cells = " | ".join(
             f"{each.value:.2f}" if each.low is None else f"{each.value:.2f} [{each.low:.2f}, {each.high:.2f}]"
-            for each in row.prices[1:]
+            for each in row.costs[1:]
         )
         lines.append(
             f"| {row.model} | {row.engine} | {row.dtype} | {row.threads} | {row.context} | {row.milliseconds:.2f} | {cells} |"
@@ -360,7 +360,7 @@ def section(rows: list[Row], mixture: list[MixtureRow], families: list[FamilyRow
         *table([row for row in rows if row.context != CONTEXT]),
         "",
         "A mixture of experts on the lean engine, float32, one thread: 8 layers of width 512 with 8 experts each, of which "
-        "a token passes 2. A block reads the experts that any of its tokens selects, so its price grows with its size.",
+        "a token passes 2. A block reads the experts that any of its tokens selects, so its cost grows with its size.",
         "",
         "| n | T(n), ms | T(n) / T(1) | experts selected in a layer | weights read, MB | bytes, ms |",
         "| --: | --: | --: | --: | --: | --: |",
