@@ -1,11 +1,9 @@
 """`specbench gate`: check, record and update snapshots of a measurement, for continuous integration (docs/ci.md)."""
 
 import contextlib
-import shlex
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -28,11 +26,10 @@ from specbench.cli.compare import (
     limits_of,
     write_verdicts,
 )
+from specbench.cli.console import TerminalObserver
 from specbench.cli.params import explicit_methods, import_plugins, words
 from specbench.config.presets import require_presets
 from specbench.config.request import Request
-from specbench.errors import ExitCode, MissingAsset
-from specbench.experiment.child_process import child_environment, command_line
 from specbench.vocabulary import SandboxKind
 
 gate = typer.Typer(
@@ -71,18 +68,14 @@ def check(
     limits = limits_of(alpha, max_slowdown, max_quality_drop, require_speed, counters_only, across_config)
     import_plugins(plugin)
     from specbench.experiment.batch import RequestBatch
-    from specbench.features.gate import gating  # imports numpy
-    from specbench.features.servers import served_gate
+    from specbench.features.exchange import snapshot_file  # imports numpy
 
     batch = RequestBatch(sandbox=sandbox if allow_code_execution else None, plugins=plugin or [])
+    how = snapshot_file.Remeasuring(batch=batch, observer=TerminalObserver())
     verdicts = []
     with _folder(out) as folder:
         for number, path in enumerate(snapshots, 1):
-            inner = folder / f"{number}-{path.stem}"
-            if served_gate.is_served(path):
-                verdicts += served_gate.check_served(path, inner, limits, _measure_served)
-            else:
-                verdicts += gating.check(path, inner, batch, limits)
+            verdicts += snapshot_file.check(path, folder / f"{number}-{path.stem}", how, limits)
     sys.exit(write_verdicts(verdicts, form, junit, f"gate by {', '.join(map(str, snapshots))}", inconclusive))
 
 
@@ -111,10 +104,14 @@ def record(
     out: OutOption = None,
 ) -> None:
     """Measure methods on a pair and tasks, or take results of servers, and write a snapshot file."""
+    from specbench.features.exchange import snapshot_file  # imports numpy
+
+    content = snapshot_file.load(snapshot) if add and snapshot.exists() else snapshot_file.SnapshotFile({})
     if served:
         from specbench.features.servers import served_gate
 
-        served_gate.record_served(snapshot, served, add)
+        part = served_gate.recorded(content.get("servers"), served)
+        content.with_part("servers", part).save(snapshot)
         print(f"wrote {snapshot}", file=sys.stderr)
         return
     names, tasks = words(method), words(task)
@@ -128,8 +125,9 @@ def record(
     kind = sandbox if allow_code_execution else None
     batch = RequestBatch(requests=[request], sandbox=kind, plugins=shared["plugin"] or [])
     with _folder(out) as folder:
-        how = gating.SnapshotOptions(counters_only=counters_only, sessions=sessions or gating.SESSIONS, add=add)
-        unseen, others = gating.record(snapshot, folder, batch, how)
+        how = gating.SnapshotOptions(counters_only=counters_only, sessions=sessions or gating.SESSIONS)
+        runs, unseen, others = gating.record(content.get("runs"), folder, batch, how)
+    content.with_part("runs", runs).save(snapshot)
     print(f"wrote {snapshot}", file=sys.stderr)
     if not unseen and not others:
         print("this snapshot sees the known faults of rejection rules", file=sys.stderr)
@@ -153,26 +151,14 @@ def update(
     """Measure the commands of snapshot files again, and write the files from the results."""
     import_plugins(plugin)
     from specbench.experiment.batch import RequestBatch
-    from specbench.features.gate import gating  # imports numpy
-    from specbench.features.servers import served_gate
+    from specbench.features.exchange import snapshot_file  # imports numpy
 
     batch = RequestBatch(sandbox=sandbox if allow_code_execution else None, plugins=plugin or [])
+    how = snapshot_file.Remeasuring(batch=batch, sessions=sessions, observer=TerminalObserver())
     with _folder(out) as folder:
         for number, path in enumerate(snapshots, 1):
-            inner = folder / f"{number}-{path.stem}"
-            if served_gate.is_served(path):
-                served_gate.update_served(path, inner, _measure_served)
-            else:
-                gating.update(path, inner, batch, sessions)
+            snapshot_file.update(path, folder / f"{number}-{path.stem}", how)
             print(f"wrote {path}", file=sys.stderr)
-
-
-def _measure_served(arguments: Sequence[str], out: Path) -> None:
-    """Run a command of `specbench server` again, without its tables. Raises MissingAsset if it does not finish."""
-    line = command_line(*arguments, "--out", str(out))
-    code = subprocess.run(line, env=child_environment(), stdout=subprocess.DEVNULL, check=False).returncode
-    if code not in (ExitCode.OK, ExitCode.SOME_FAILED, ExitCode.REGRESSION, ExitCode.INCONCLUSIVE):
-        raise MissingAsset(f"specbench {shlex.join(arguments)} ended with exit code {code}")
 
 
 @contextlib.contextmanager

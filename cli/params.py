@@ -188,7 +188,9 @@ def typer_option(name: str, flag: Flag) -> inspect.Parameter:
     word = flag.word or name
     declarations = [f"--{word.replace('_', '-')}", *([flag.short] if flag.short else [])]
     is_repeated = isinstance(FIELDS[name].default, tuple)
-    kind: Any = list[str] | None if is_repeated else flag.choices or get_type_hints(Options)[name]
+    kind: Any = (
+        list[str] | None if is_repeated else str if flag.parse else flag.choices or get_type_hints(Options)[name]
+    )
     default: Any = None if is_repeated or flag.is_unset else FIELDS[name].default
     if flag.choices and default is not None:
         default = flag.choices(default)
@@ -230,7 +232,7 @@ class SharedOptions:
             name, flag = GIVEN[word]
             if flag.entry is None:
                 if name != "plugins" and not (value is None and flag.is_unset):
-                    parsed[name] = value
+                    parsed[name] = flag.parse(value) if flag.parse else value
                 continue
             texts = [text for text in value or [] if text or name not in ("data", "gamma")]
             entries = [entry for text in texts for entry in _entries(flag, text)]

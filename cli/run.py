@@ -18,12 +18,12 @@ from specbench.config.construct import Table
 from specbench.config.options import Options
 from specbench.config.presets import AUTO, AUTO_LENGTH, require_presets
 from specbench.config.request import Access, Request, request_of
+from specbench.config.shard import Shard, shards_of
 from specbench.errors import ConfigError, ExitCode
 from specbench.features.suites.suite import SuiteRequest, read_suite
 from specbench.files import read_toml
 from specbench.vocabulary import SandboxKind
 
-OF_LAUNCHER = ("--launcher", "--launcher-set", "--shards")  # options with a value that jobs do not get
 # options of a suite that a user may replace
 REPLACEABLE = (
     "data", "gamma", "limit", "max_new_tokens", "device", "dtype", "engine", "threads", "overrides", "heads", "plugins",
@@ -44,13 +44,12 @@ class SuiteMode:
     """How a suite is measured: in this process by default.
 
     `refine` is the number of prompts of a coarse run. `shard` selects one part of the prompts, and `shards` is the number of
-    parts. `only` selects one run. `launcher` runs jobs, with `settings` as KEY=VALUE or as files of them.
+    parts. `launcher` runs jobs, with `settings` as KEY=VALUE or as files of them.
     """
 
     refine: int = 0
-    shard: str = ""
+    shard: Shard | None = None
     shards: int = 0
-    only: str = ""
     launcher: LauncherName | None = None
     settings: tuple[str, ...] = ()
 
@@ -64,18 +63,16 @@ class SuiteMode:
 def run_suite_mode(request: SuiteRequest, mode: SuiteMode) -> ExitCode:
     """Measure a suite, and print its tables. Returns the exit code."""
     from specbench.cli.report import show_suite  # imports numpy
-    from specbench.features.launch.sharding import combine_suite, run_suite_in_shards, shards_of, with_shard
+    from specbench.features.launch.sharding import combine_suite, run_suite_in_shards, with_shard
     from specbench.features.suites.refinement import run_refined  # imports torch
-    from specbench.features.suites.suite_runner import run_one, run_suite
+    from specbench.features.suites.suite_runner import run_suite
     from specbench.models.resolve_models import assuming
 
     if mode.shard:
         request = replace(request, suite=with_shard(request.suite, mode.shard))
-    if mode.only:
-        return run_one(request, mode.only, TerminalObserver())
     if request.access.fresh and (mode.shards or mode.launcher):
         raise ConfigError("--fresh cannot be combined with --shards and --launcher; help: another folder with --out")
-    suite, changed = request.suite, bool(request.changes)
+    suite, changed = request.suite, request.is_changed
     if mode.refine:
         suite, code = run_refined(request, mode.refine, TerminalObserver())
         changed = True
@@ -129,30 +126,15 @@ def _launch_jobs(request: SuiteRequest, mode: SuiteMode, settings: Table) -> Exi
         raise ConfigError(f"untimed = {is_untimed!r} must be true or false")
     assert mode.launcher
     launcher = launcher_of(mode.launcher, settings, request, folder_of(request))
-    extra = ("--untimed",) if is_untimed or launcher.shared else ()
     campaign = Campaign(
         request=request,
-        arguments=(*_arguments(sys.argv[1:]), *extra),
         launcher=launcher,
+        untimed=is_untimed or launcher.shared,
         shards=mode.shards,
         attempts=attempts,
         ask=_cancels,
     )
     return launch(campaign, TerminalObserver())
-
-
-def _arguments(argv: list[str]) -> list[str]:
-    """Return the arguments of this command without the launcher's arguments and `--shards`."""
-    arguments, skip = [], False
-    for argument in argv:
-        name, equals, _ = argument.partition("=")
-        if skip:
-            skip = False
-        elif name in OF_LAUNCHER:
-            skip = not equals
-        else:
-            arguments.append(argument)
-    return arguments
 
 
 def _cancels() -> bool:
@@ -215,8 +197,6 @@ def run(
             help="Setting of the launcher, KEY=VALUE, or a TOML file of settings.", rich_help_panel=params.SUITES
         ),
     ] = None,
-    only: Annotated[str, typer.Option(help="Measure one run of a suite, by its folder's name.", hidden=True)] = "",
-    untimed: Annotated[bool, typer.Option(help="Other runs share the device: no times.", hidden=True)] = False,
     judge: params.JudgeSource = "",
     judge_model: params.JudgeModel = "",
     fresh: params.Fresh = False,
@@ -240,17 +220,18 @@ def run(
         other = "--shard" if shared["shard"] else "--refine" if refine else "--fresh"
         raise ConfigError(f"--shards and {other} cannot be combined")
     kind = sandbox if allow_code_execution else None
-    access = Access(fresh=fresh, wait=wait or bool(only), break_lock=break_lock, restart=bool(only), untimed=untimed)
+    access = Access(fresh=fresh, wait=wait, break_lock=break_lock)
     judging = judge_table(judge, judge_model)
     try:
         if suite:
             if method or pair or task:
                 raise ConfigError("--suite defines methods, pairs and tasks; help: leave out -m, -p and -t")
             chosen = read_suite(suite, **(changes := suite_changes(options, shared["repeats"]))).with_judge(judging)
-            replaces_nothing = ("plugins", "threads")
-            changed = tuple(f"{key} = {value}" for key, value in changes.items() if key not in replaces_nothing)
-            suite_request = SuiteRequest(suite=chosen, out=out, access=access, sandbox=kind, changes=changed)
-            mode = SuiteMode(refine, shared["shard"], shards, only, launcher, tuple(launcher_set or ()))
+            plugins = tuple(shared["plugin"] or ())
+            suite_request = SuiteRequest(
+                suite=chosen, out=out, access=access, sandbox=kind, replaced=changes, plugins=plugins
+            )
+            mode = SuiteMode(refine, options.shard, shards, launcher, tuple(launcher_set or ()))
             code = run_suite_mode(suite_request, mode)
         elif refine or launcher:
             raise ConfigError(f"--{'refine' if refine else 'launcher'} applies to --suite")

@@ -23,8 +23,9 @@ from specbench.errors import ConfigError, ExitCode
 from specbench.http_client import KEY, Server
 
 if TYPE_CHECKING:
-    from specbench.features.servers.exactness.server_verdict import ServerVerification
+    from specbench.features.servers.exactness.stored_verdict import ServerVerification
     from specbench.features.servers.load.server_run import ServerRun
+    from specbench.features.servers.prompts import PromptSource
     from specbench.features.servers.request_key import PromptKind
     from specbench.features.servers.served import ServedSampling
 
@@ -132,14 +133,13 @@ def verify(
         raise ConfigError("a reference is missing; help: --weights FOLDER of the served model, or --off URL")
     from specbench.features.servers.exactness.server_verification import verify_server
     from specbench.features.servers.exactness.verify_request import ServerVerifyRequest
-    from specbench.features.servers.prompts import served_prompts  # imports torch
 
     if dtype not in ("float32", "float64"):
         raise ConfigError(f"--dtype {dtype}: float32 or float64")
     samplings = _samplings(words(temperature), top_p, top_k, min_p)
     concurrencies = _numbers(words(concurrency) or ["1", "8"], "--concurrency")
     kinds = _kinds(words(prompts))
-    options = SharedOptions({"data": data, "plugin": plugin}).options(limit=limit)
+    source = _source(task, data, limit, plugin)
     request = ServerVerifyRequest(
         on=_server(on, key_env, timeout),
         weights=weights,
@@ -147,7 +147,8 @@ def verify(
         model=model,
         draft=draft,
         dtype=dtype,
-        prompts=served_prompts(words(task) or [TASK], options),
+        prompts=source.read(),
+        source=source,
         samplings=samplings,
         concurrencies=concurrencies,
         seeds=seeds,
@@ -158,11 +159,10 @@ def verify(
         seed=seed,
         threads=threads,
         out=out,
-        command=tuple(sys.argv[1:]),
     )
-    verification = _until_interrupted(verify_server(request, TerminalObserver()))
-    _show(verification, json_, page, key_env)
-    sys.exit(verification.outcome.exit_code)
+    found, folder = _until_interrupted(verify_server(request, TerminalObserver()))
+    _show(found, folder, json_, page, key_env)
+    sys.exit(found.outcome.exit_code)
 
 
 @server.command()
@@ -235,28 +235,25 @@ def run(
     from specbench.features.servers.load.managed import read_commands
     from specbench.features.servers.load.server_load import run_servers
     from specbench.features.servers.load.server_run import Load, ServerRunRequest
-    from specbench.features.servers.prompts import hash_of, served_prompts
+    from specbench.features.servers.prompts import hash_of
     from specbench.features.servers.served import ServedSampling
 
-    options = SharedOptions({"data": data, "plugin": plugin}).options(limit=limit)
-    tasks = words(task) or [TASK]
+    source = _source(task, data, limit, plugin)
     try:
         sampling = ServedSampling(temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p)
     except ValueError as error:
         raise ConfigError(str(error)) from None
     commands = read_commands(start) if start else None
-    for command in (commands.on, commands.off) if commands else ():
-        _server(command.url, key_env, timeout)  # checks the key
-    prompts = served_prompts(tasks, options)
+    prompts = source.read()
     request = ServerRunRequest(
-        on=commands.on if commands else _server(on, key_env, timeout),
-        off=commands.off if commands else _server(off, key_env, timeout),
+        on=_server(commands.on.url if commands else on, key_env, timeout),
+        off=_server(commands.off.url if commands else off, key_env, timeout),
+        commands=commands,
         model=model,
-        key_env=key_env,
-        timeout=timeout,
         prompts=prompts,
+        source=source,
         load=Load(
-            task=", ".join(tasks),
+            task=", ".join(source.tasks),
             prompts=hash_of(prompts),
             sampling=sampling,
             max_tokens=max_new_tokens,
@@ -270,7 +267,6 @@ def run(
         noise_pairs=noise_pairs,
         together=together,
         out=out,
-        command=tuple(sys.argv[1:]),
     )
     formats = params.plot_formats(plot_format, plots)
     measured, folder = _until_interrupted(run_servers(request, TerminalObserver()))
@@ -320,6 +316,15 @@ def _server(url: str, key_env: str, timeout: float) -> Server:
         raise ConfigError(str(error)) from None
 
 
+def _source(task: list[str] | None, data: list[str] | None, limit: int, plugin: list[str] | None) -> "PromptSource":
+    """Return where prompts come from."""
+    from specbench.features.servers.prompts import PromptSource  # imports torch
+
+    options = SharedOptions({"data": data, "plugin": plugin}).options(limit=limit)
+    tasks = tuple(words(task) or [TASK])
+    return PromptSource(tasks=tasks, limit=limit, data=options.data, plugins=tuple(plugin or ()))
+
+
 def _samplings(temperatures: list[str], top_p: float, top_k: int, min_p: float) -> "tuple[ServedSampling, ...]":
     """Return the sampling parameters to test. Filters apply to temperatures above 0."""
     from specbench.features.servers.exactness.kinds import SAMPLINGS
@@ -353,37 +358,38 @@ def _kinds(given: list[str]) -> "tuple[PromptKind, ...]":
     return tuple(map(PromptKind, given)) or tuple(PromptKind)
 
 
-def _show(verification: "ServerVerification", as_json: bool, page: Path | None, key_env: str) -> None:
+def _show(found: "ServerVerification", folder: Path, as_json: bool, page: Path | None, key_env: str) -> None:
     """Print the checks by kind of request, notes, the smallest request that differs, and the verdict."""
     from specbench.features.servers import served_results
-    from specbench.features.servers.exactness.stored_verdict import stored
     from specbench.features.servers.exactness.verdict_table import facts_of, table_of
     from specbench.features.servers.page import page_of
 
     stream = sys.stderr if as_json else sys.stdout
     console = output_console(stream)
-    print_table(table_of(verification), console)
-    for note in verification.notes:
+    print_table(table_of(found), console)
+    for note in found.notes:
         say(note, console)
     shown = ""
-    if found := verification.smallest:
-        times = "" if found.times == 1 else f"; sent {found.times} times" + (f", p = {found.p:.1g}" if found.p else "")
+    if smallest := found.smallest_request:
+        times = "" if smallest.times == 1 else f"; sent {smallest.times} times"
+        times += f", p = {smallest.p:.1g}" if smallest.p and smallest.times > 1 else ""
         wanted = (
-            "" if found.expected is None else f"; the last token is {found.found}, the reference's {found.expected}"
+            ""
+            if smallest.expected is None
+            else f"; the last token is {smallest.found}, the reference's {smallest.expected}"
         )
-        command = found.curl(verification.evidence.description.url, key_env)
+        command = smallest.curl(found.description.url, key_env)
         shown = f"smallest request that shows it{times}{wanted}: {command}"
         print(shown, file=stream)
-    print(wrapped(printable(verification.line)), file=stream)
-    result = stored(verification)
-    served_results.write_result(verification.folder / served_results.VERIFICATION, result)
-    print_path(verification.folder, console)
+    print(wrapped(printable(found.line)), file=stream)
+    served_results.write_result(folder / served_results.VERIFICATION, found)
+    print_path(folder, console)
     if page:
-        facts = facts_of(verification) + ([shown] if shown else [])
-        title = f"Verification of {verification.evidence.description.label}"
-        page.write_text(page_of(title, verification.line, [table_of(verification)], verification.notes, facts), "utf-8")
+        facts = facts_of(found) + ([shown] if shown else [])
+        title = f"Verification of {found.subject}"
+        page.write_text(page_of(title, found.line, [table_of(found)], found.notes, facts), "utf-8")
     if as_json:
-        print(served_results.as_json(result), end="")
+        print(served_results.as_json(found), end="")
 
 
 def _words(value: object) -> str:

@@ -6,7 +6,7 @@
 import dataclasses
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from rich import box
@@ -17,12 +17,10 @@ from specbench.cli.app import wrapped
 from specbench.cli.console import TerminalObserver, output_console, printable
 from specbench.cli.params import Method, Plugins, SharedOptions, pair_of_models, words
 from specbench.config.presets import require_presets
-from specbench.features.exactness.outcome import Outcome
 from specbench.features.verify import CUTS, PROMPTS, TOKENS
-from specbench.reporting import escaping
 
 if TYPE_CHECKING:
-    from specbench.features.verify.verification_run import Verification
+    from specbench.features.exactness.exactness_verdict import ExactnessResult
 
 
 @params.with_shared_options("sample", "ignore_eos", "top_k", "top_p", "sampling", "over", "shard")
@@ -67,36 +65,23 @@ def verify(
 
     request = VerifyRequest(method=method, pair=pair, tasks=tuple(words(task)), options=options, cuts=repeats)
     verification = verify_method(request, TerminalObserver())
-    _show(verification, json_)
-    sys.exit(verification.verdict.outcome.exit_code)
+    _end(verification, json_)
 
 
-def _show(verification: "Verification", as_json: bool) -> None:
-    """Print the checks as a table, and the verdict. With `as_json` both go to stderr, and JSON to stdout."""
-    verdict, console = verification.verdict, output_console(sys.stderr if as_json else None)
-    if verdict.checks:
-        words_of = {True: "passed", False: "FAILED", None: "not defined"}
+def _end(result: "ExactnessResult", as_json: bool) -> NoReturn:
+    """Print the checks as a table, and the verdict, and exit. With `as_json` both go to stderr, and JSON to stdout."""
+    stream = sys.stderr if as_json else sys.stdout
+    if result.checks:
         drawn = Table(box=box.SIMPLE_HEAD)
-        for head in ("check", "found", "p or gap", "verdict"):
+        for head in ("check", "found", "p, gap or distance", "verdict"):
             drawn.add_column(head, overflow="fold")
-        for check in verdict.checks:
-            drawn.add_row(check.name, check.found, check.measure, words_of[check.passed])
-        console.print(drawn, markup=False)
-    print(wrapped(printable(verdict.line)), file=sys.stderr if as_json else sys.stdout)
+        for check in result.checks:
+            drawn.add_row(check.name, check.found, check.measure, check.word)
+        output_console(stream).print(drawn, markup=False)
+    print(wrapped(printable(result.line)), file=stream)
     if as_json:
-        spec = verification.spec
-        table = {
-            key: value for key, value in dataclasses.asdict(verification).items() if key not in ("spec", "verdict")
-        }
-        table |= {
-            "options": spec.options,
-            "outcome": verdict.outcome,
-            "lossless": verdict.is_lossless,
-            "line": verdict.line,
-        }
-        power = None if verdict.power is None else dataclasses.asdict(verdict.power)
-        table |= {"checks": [dataclasses.asdict(check) for check in verdict.checks], "power": power}
-        print(json.dumps(table, indent=2))
+        print(json.dumps(dataclasses.asdict(result), indent=2))
+    sys.exit(result.outcome.exit_code)
 
 
 def enumerate_(
@@ -104,11 +89,13 @@ def enumerate_(
     pair: Annotated[str, params.preset_option("pair", "The pair that names the models.")] = "tiny",
     set_: Annotated[list[str] | None, typer.Option("--set", "-s", help="Override a key: method.target.mu=0.2.")] = None,
     plugin: Plugins = None,
+    json_: params.Json = False,
 ) -> None:
     """Compare a method's exact output distribution with the declared one.
 
     Enumerates every output of three tokens on small lookup-table models, at draft lengths of 1 and 2, and every first round
-    at a draft length of 5; with --set, both at the draft length that it gives. The last line shows the longest draft.
+    at a draft length of 5; with --set, both at the draft length that it gives. The table shows the total variation between
+    the two distributions, the largest of several models. The last line shows the longest draft.
 
     Exit code 5 if they differ, 6 if nothing was drafted or if random numbers do not come from the sampler, 2 if the method
     declares no distribution.
@@ -116,7 +103,6 @@ def enumerate_(
     plain = SharedOptions({"set": set_, "plugin": plugin}).options()
     # imports torch
     from specbench.features.verify.enumerated import enumerated
-    from specbench.features.verify.enumeration import LENGTH
     from specbench.resolution.methods import Methods
     from specbench.resolution.selection import read_pair, unused_options
 
@@ -124,16 +110,4 @@ def enumerate_(
     unused = unused_options(source, pair, (), plain) | Methods((method,), roles, plain).unused_options(pair)
     for error in unused.values():
         raise error
-    found = enumerated(method, roles, plain)
-    if found.findings:
-        print(
-            f"{escaping.terminal(found.label)}: total variation from its declared distribution, {LENGTH} tokens, the maximum"
-            " over several models"
-        )
-    for finding in found.findings.values():
-        print(f"  {finding.setting:<20} {finding.distance:.1e}  {finding.words}")
-    if found.scope:
-        print(found.scope)
-    if found.outcome is Outcome.inconclusive:
-        print(wrapped(f"inconclusive: {escaping.terminal(found.undecided)}"))
-    sys.exit(found.outcome.exit_code)
+    _end(enumerated(method, roles, plain).result, json_)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from scripts.sections import environment
 from specbench.features.exactness.departures import HOTTER
+from specbench.features.exactness.exactness_verdict import verdict_on
 from specbench.features.exactness.martingales import GROUPS, SIGNIFICANCE
 from specbench.features.exactness.outcome import Outcome
 from specbench.features.exactness.token_statistics import categories_of, statistics
@@ -30,7 +31,7 @@ from specbench.features.servers.exactness.kinds import SAMPLINGS, kinds_of
 from specbench.features.servers.exactness.output_comparison import ByReference, BySamples
 from specbench.features.servers.exactness.reference import Reference
 from specbench.features.servers.exactness.served_checks import MOST_CATEGORIES, KindResult
-from specbench.features.servers.exactness.server_verdict import Evidence, verdict_of
+from specbench.features.servers.exactness.served_evidence import Evidence
 from specbench.features.servers.exactness.verify_request import EncodedPrompts, ServerVerifyRequest, requests_of
 from specbench.features.servers.request_key import PromptKind, RequestKey
 from specbench.features.servers.request_log import LoggedRequest
@@ -126,7 +127,7 @@ def honest_verdict(seed: int) -> tuple[str, Outcome, str]:
             for rows in (sent, comparison.requests_to_off(kind, sent))
         )
         results.append(asyncio.run(comparison.result(kind, entries, off)))
-    outcome, line = verdict_of(_evidence(description, comparison, results))
+    outcome, line = verdict_on(_evidence(description, comparison, results))
     return ("text only, " if as_samples else "") + shape, outcome, line
 
 

@@ -6,11 +6,13 @@ from enum import StrEnum
 from os import PathLike
 from typing import Any
 
+from specbench.config.construct import convert
 from specbench.config.pair import place_overrides
 from specbench.config.presets import (
     parse_override,
     scoped,
 )
+from specbench.config.shard import Shard
 from specbench.errors import ConfigError
 
 
@@ -39,6 +41,7 @@ class Flag:
         choices: The words that it takes.
         entry: For an option that is given several times: returns one entry of the field's tuple, or a list of them, from
             its text. Raises ConfigError.
+        parse: For an option that is given once: returns the field's value from its text. None: Typer converts the text.
         read: Returns the field's value from one in a table, given its location. None converts it to the field's type.
         is_unset: Whether the default is no value on the command line, so that a command knows whether it was given.
         shows_default: Whether `--help` shows the default.
@@ -51,6 +54,7 @@ class Flag:
     short: str = ""
     choices: type[StrEnum] | None = None
     entry: Callable[[str], Any] | None = None
+    parse: Callable[[str], Any] | None = None
     read: "Callable[[object, str], Any] | None" = None
     is_unset: bool = False
     shows_default: bool = True
@@ -101,6 +105,12 @@ def read_entries(value: object, location: str) -> tuple[tuple[str, Any], ...]:
 
 def read_heads(value: object, location: str) -> tuple[tuple[str, str], ...]:
     return tuple((name, path_value(path, location)) for name, path in entries_of(value, location))
+
+
+def read_shard(value: object, location: str) -> Shard | None:
+    """Return the shard of a text in a table; None for an empty one."""
+    text = convert(value, str, location)
+    return Shard.of(text, f"{location}:") if text else None
 
 
 def entries_of(value: object, location: str) -> Iterable[tuple[str, Any]]:

@@ -23,6 +23,7 @@ from specbench.config.flags import (
     read_entries,
     read_heads,
     read_lengths,
+    read_shard,
     sweep_entry,
 )
 from specbench.config.presets import (
@@ -35,6 +36,7 @@ from specbench.config.presets import (
     parse_override,
     stem,
 )
+from specbench.config.shard import Shard
 from specbench.errors import ConfigError, hint
 from specbench.vocabulary import Chat, Device, Dtype, Engine, Overflow, Sampling
 
@@ -145,7 +147,15 @@ class Options:
         "A Python file or module that defines targets, stop or rejection rules, proposers, methods, tasks or engines.",
         word="plugin",
     )
-    shard: str = option("", Panel.suites, "Measure only part I/N of the prompts, in a run folder of its own.")
+    shard: Shard | None = option(
+        None,
+        Panel.suites,
+        "Measure only part I/N of the prompts, in a run folder of its own.",
+        parse=Shard.of,
+        read=read_shard,
+        is_unset=True,
+        shows_default=False,
+    )
 
     def __post_init__(self) -> None:
         for name, least in (("limit", 0), ("sample", 0), ("max_new_tokens", 1), ("repeats", 1), ("threads", 0)):
@@ -167,8 +177,6 @@ class Options:
                 raise ConfigError(
                     f"--over {key}: expected method.key=[values]; help: --over method.target.alpha=[0.1, 0.3]"
                 )
-        if self.shard and not (re.fullmatch(r"[1-9]\d*/[1-9]\d*", self.shard) and _is_part(self.shard)):
-            raise ConfigError(f"--shard {self.shard}: expected I/N with I from 1 to N; help: --shard 1/4")
         self._require_consistent()
 
     def _require_consistent(self) -> None:
@@ -282,11 +290,6 @@ def _require_choice(name: str, value: Any, kind: type[StrEnum]) -> None:
     is_numbered = name == "device" and bool(re.fullmatch(r"cuda:\d+", str(value)))
     if value not in list(kind) and not is_unset and not is_numbered:
         raise ConfigError(f"{name} = {value!r}{hint(str(value), kind)}")
-
-
-def _is_part(shard: str) -> bool:
-    index, count = map(int, shard.split("/"))
-    return index <= count
 
 
 def _require_single(flag: str, values: Sequence[tuple[str, str]]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypedDict
 
 from specbench.config.construct import Named
+from specbench.config.shard import Shard
 from specbench.data.remote_rows import HubData, WebFile, read_hub, read_hub_file, read_web
 from specbench.data.rows import HUB, Row, Rows, Split, SyntheticTask, read_file, split_file
 from specbench.data.templates import up_to
@@ -74,7 +75,7 @@ class Data:
     sha256: str  # of all rows
     total: int  # samples of the whole source
     left_out: Mapping[str, int] = field(default_factory=dict)  # rows that no sample was made of, by reason
-    shard: str = ""  # I/N: the Ith of N parts of a run's samples, which are `whole`
+    shard: Shard | None = None  # a part of a run's samples, which are `whole`
     whole: tuple[Sample, ...] = ()
     is_random_sample: bool = False  # random samples instead of the first ones
 
@@ -99,14 +100,13 @@ class Data:
                 samples, count = [*samples, sample], count - 1
         return replace(self, samples=samples)
 
-    def part(self, shard: str) -> "Data":
-        """Return every Nth conversation from the Ith on, with all of its turns, for a shard I/N."""
-        index, count = map(int, shard.split("/"))
+    def part(self, shard: Shard) -> "Data":
+        """Return the conversations of a shard, with all of their turns."""
         ids, number = set[str](), 0
         for sample in self.samples:
             if not sample.after:
                 number += 1
-            if sample.after in ids if sample.after else number % count == index % count:
+            if sample.after in ids if sample.after else shard.holds(number):
                 ids.add(sample.id)
         samples = [sample for sample in self.samples if sample.id in ids]
         return replace(self, samples=samples, shard=shard, whole=tuple(self.samples))

@@ -6,15 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from specbench.config.commands import command_of, request_of
 from specbench.config.construct import Table
 from specbench.config.presets import Preset, add
 from specbench.config.request import Access, Request
-from specbench.experiment.child_process import child_environment, command_line
+from specbench.config.request_table import request_of, table_of
+from specbench.experiment.child_process import BATCH, child_environment, command_line
 from specbench.observer import Observer
 from specbench.vocabulary import SandboxKind
 
-ARGUMENT = "--batch"  # argument of `python -m specbench` before the folder of a batch
 REQUEST = "batch.json"
 FRESH = Access(fresh=True)
 
@@ -25,7 +24,7 @@ class RequestBatch:
 
     Args:
         requests: The requests. `sandbox` and `access` below replace their own, and `plugins` the plugins of their options,
-            which JSON leaves out (`command_of`).
+            which JSON leaves out (`table_of`).
         threads: The number of CPU threads; 0: each request's own, else torch's. A number is always set, so that none is
             chosen by the load of the machine.
         sandbox: How generated code is isolated. None: it is not executed.
@@ -83,10 +82,10 @@ def measure_in_new_process(
     captured instead, and its last line is the reason of a failure.
     """
     out.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({**asdict(batch), "requests": [command_of(request) for request in batch.requests]})
+    text = json.dumps({**asdict(batch), "requests": [table_of(request) for request in batch.requests]})
     (out / REQUEST).write_text(text, encoding="utf-8")
     done = subprocess.run(
-        command_line(*arguments, ARGUMENT, str(out), module=module), check=False, env=child_environment(),
+        command_line(*arguments, BATCH, str(out), module=module), check=False, env=child_environment(),
         stderr=subprocess.PIPE if quiet else None,
     )  # fmt: skip
     if done.returncode:

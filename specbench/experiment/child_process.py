@@ -7,6 +7,7 @@ import sys
 
 from specbench.errors import ExitCode
 
+BATCH, JOB = "--batch", "--job"  # arguments of `python -m specbench` before the files of requests
 PARENT = "SPECBENCH_PARENT"  # environment variable: the process whose end also ends the child
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 

@@ -8,6 +8,7 @@ from specbench.analysis.metric import metric_of
 from specbench.analysis.number_format import PERCENT
 from specbench.analysis.run_summary import RunSummary
 from specbench.config.pair import HeadKind
+from specbench.config.shard import Shard
 from specbench.errors import short_repr
 from specbench.kernels import TORCH
 from specbench.machine.hardware import Environment, bandwidth_of
@@ -144,9 +145,11 @@ def _completeness(summary: RunSummary) -> Iterator[Note]:
     data, rows = summary.data, summary.methods
     failed = sum(row.failed for row in rows)
     if data.shard:
-        index, count = data.shard.split("/")
+        shard = Shard.of(data.shard)
         yield warning(
-            SHARD, f"shard {index} of {count}; specbench run --shards {count} measures all parts and combines them"
+            SHARD,
+            f"shard {shard.index} of {shard.count}; specbench run --shards {shard.count} measures all parts and combines"
+            " them",
         )
     if data.samples < data.total and data.source != "synthetic":
         part = f"{data.samples} of {counted(data.total, 'sample')}"

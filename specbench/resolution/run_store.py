@@ -5,6 +5,7 @@ from typing import NamedTuple
 from specbench.errors import ConfigError
 from specbench.resolution.run_plan import PlannedRun
 from specbench.runs.run_folder import SAMPLES, RunRecords, imported_of, load
+from specbench.runs.run_state import RunState
 
 
 class Progress(NamedTuple):
@@ -15,6 +16,11 @@ class Progress(NamedTuple):
 
     done: int
     is_complete: bool
+
+    @property
+    def state(self) -> RunState:
+        """The state that the folder shows."""
+        return RunState.done if self.is_complete else RunState.begun if self.done else RunState.pending
 
 
 def records_of(run: PlannedRun) -> RunRecords:

@@ -124,7 +124,7 @@ def limited(data: Data, pair: Pair, options: Options) -> Data:
         return chosen
     part = chosen.part(options.shard)
     if not part.samples:
-        raise ConfigError(f"--shard {options.shard}: there are fewer than {options.shard.split('/')[1]} prompts")
+        raise ConfigError(f"--shard {options.shard}: there are fewer than {options.shard.count} prompts")
     return part
 
 

@@ -119,7 +119,7 @@ def task_spec(name: str, task: Task, data: Data) -> TaskSpec:
             samples=len(data.samples),
             later_turns=sum(bool(sample.after) for sample in data.samples),
             total=data.total,
-            shard=data.shard or None,
+            shard=str(data.shard) if data.shard else None,
             drawn=data.is_random_sample or None,
             left_out=dict(data.left_out) or None,
         ),

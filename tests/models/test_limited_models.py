@@ -13,7 +13,7 @@ from specbench.decoding import rejection
 from specbench.decoding.rejection import verify_at_once
 from specbench.decoding.targets import Diff, Last, Mixture
 from specbench.errors import ConfigError
-from specbench.features.verify.case import CheckKind
+from specbench.features.exactness.check import CheckKind
 from specbench.features.verify.enumeration import TableModels, TableSession, distance, joint_distribution
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import Chain, DraftModel
@@ -197,7 +197,7 @@ def test_verify_accepts_pairs_whose_draft_lacks_tokens_or_positions(odd, tmp_pat
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"prompt": each}) + "\n" for each in PROMPTS))
     data = {"data": str(tmp_path / "prompts.jsonl"), "limit": 2, "repeats": 4, "temperature": 1.0}
     found = specbench.verify("sd", str(tmp_path / "pair.toml"), "prompts", **data)
-    failed = [check for check in found.verdict.checks if check.passed is False and check.kind is not CheckKind.control]
+    failed = [check for check in found.checks if check.passed is False and check.kind is not CheckKind.control]
     assert not failed
 
 

@@ -11,6 +11,7 @@ from specbench.analysis.summary import summary_of
 from specbench.config.options import Options
 from specbench.config.presets import preset
 from specbench.config.request import Access, Request
+from specbench.config.shard import Shard
 from specbench.decoding.method import Method
 from specbench.errors import ConfigError
 from specbench.experiment.batch import BatchFailed, RequestBatch, measure_in_new_process
@@ -59,7 +60,7 @@ class AdviceRequest:
     sandbox: SandboxKind | None = None
     seconds: float = 60.0 * MINUTES
     max_drop: float | None = None
-    parts: tuple[str, str, str, str] = PARTS
+    parts: tuple[Shard, Shard, Shard, Shard] = PARTS
 
     def __post_init__(self) -> None:
         if self.max_drop is not None and not 0.0 <= self.max_drop <= 1.0:

@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from specbench.config.shard import Shard
 from specbench.experiment.generation import Setting, generate
 from specbench.models.loaded_pair import LoadedPair
 from specbench.resolution.run_plan import PlannedRun
 from specbench.runs.record import Record
 
 # Parts of the prompts, as shards: costs, two eliminations, and the winner's gain, on half of the prompts
-PARTS = ("1/4", "3/8", "7/8", "2/2")
-SHARES = [1.0 / int(part.partition("/")[2]) for part in PARTS]  # of the prompts in each part
+PARTS = (Shard(1, 4), Shard(3, 8), Shard(7, 8), Shard(2, 2))
 FEWEST_TOKENS = 16  # per output
 TIMED_FORWARDS = 1000  # of blocks next to the first part, in tokens of the target, if there is time
 TIMED_SHARE = 0.1  # of the time limit, at most, for these
@@ -34,7 +34,7 @@ class AdviceWork:
         """
         output = prefill + self.tokens * token
         methods = (1 + pilots, 1 + FINALISTS, 1 + FINALISTS // 2, 2 * (1 + PROCESSES))
-        outputs = sum(share * count for share, count in zip(SHARES, methods, strict=True))
+        outputs = sum(part.share * count for part, count in zip(PARTS, methods, strict=True))
         return self.prompts * self.repeats * outputs * output + min(TIMED_FORWARDS * token, TIMED_SHARE * limit)
 
     def smaller(self) -> Iterator["AdviceWork"]:

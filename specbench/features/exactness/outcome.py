@@ -15,6 +15,11 @@ class Outcome(StrEnum):
     undeclared = "no distribution"  # there is no distribution to compare with
 
     @property
+    def words(self) -> str:
+        """The first words of a verdict's line."""
+        return {Outcome.differs: "NOT exact", Outcome.undeclared: "cannot be verified"}.get(self, self.value)
+
+    @property
     def exit_code(self) -> ExitCode:
         """The exit code of a command that tests exactness."""
         codes = {

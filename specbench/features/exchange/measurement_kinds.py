@@ -1,4 +1,4 @@
-"""The kinds of measurements that can be compared: how each is recognized, read and compared.
+"""The kinds of measurements that can be compared: how each is found in a file or folder, and how it is compared.
 
 A new kind is one entry of KINDS. Its comparison judges `Comparable` values (`specbench/features/gate/changes.py`).
 """
@@ -8,10 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specbench.errors import ConfigError
 from specbench.features.exchange import profile_comparison, profile_sources
-from specbench.features.gate import comparison, snapshot
+from specbench.features.exchange.snapshot_file import is_snapshot, load
+from specbench.features.gate import comparison, exactness_comparison
+from specbench.features.gate.snapshot import MeasuredRun, runs_of
 from specbench.features.gate.verdict import GateLimits, GateVerdict
-from specbench.features.servers import served_comparison, served_gate
+from specbench.features.servers import served_comparison
+from specbench.features.servers.served_results import Result, results_in
+from specbench.runs.run_folder import runs_in
 
 
 @dataclass(frozen=True)
@@ -20,35 +25,52 @@ class MeasurementKind:
 
     Args:
         name: What it is, for messages.
-        recognizes: Whether a file or folder has measurements of this kind.
-        read: Returns the measurements of a file or folder. Raises ConfigError if there are none.
+        find: Returns the measurements of a file or folder; empty if it has none of this kind.
         compare: Returns the verdicts on all measurements of BASE.
     """
 
     name: str
-    recognizes: Callable[[Path], bool]
-    read: Callable[[Path], Sequence[Any]]
+    find: Callable[[Path], Sequence[Any]]
     compare: Callable[[Any, Any, GateLimits], list[GateVerdict]]
 
 
+def _runs(path: Path) -> Sequence[MeasuredRun]:
+    if is_snapshot(path):
+        part = load(path).get("runs")
+        return part.runs if part else []
+    return runs_of(path) if path.is_dir() and runs_in(path) else []
+
+
+def _results_of_servers(path: Path) -> Sequence[Result]:
+    if is_snapshot(path):
+        part = load(path).get("servers")
+        return part.results if part else []
+    return results_in(path)
+
+
 KINDS = (
-    MeasurementKind(
-        "acceptance profile",
-        profile_sources.is_profile,
-        profile_sources.profiles_of,
-        profile_comparison.compare_profiles,
-    ),
-    MeasurementKind(
-        "result of a server", served_gate.is_served, served_gate.results_of, served_comparison.compare_served
-    ),
-    MeasurementKind("run", lambda path: True, snapshot.read_runs, comparison.compare),
+    MeasurementKind("run", _runs, comparison.compare),
+    MeasurementKind("result of a server", _results_of_servers, served_comparison.compare_served),
+    MeasurementKind("verification", exactness_comparison.verifications_in, exactness_comparison.compare_verifications),
 )
+PROFILES = MeasurementKind("acceptance profile", profile_sources.profiles_of, profile_comparison.compare_profiles)
 
 
 def compare(base: Path, new: Path, limits: GateLimits) -> list[GateVerdict]:
-    """Return the verdicts on two measurements, as the first kind that recognizes either of them.
+    """Return the verdicts on all kinds of measurements that both sides have.
 
-    Runs and results of servers also have acceptance profiles, so they can be compared with a profile of another tool.
+    Runs and results of servers also have acceptance profiles, which are compared if a side is a profile of another tool.
+    Raises ConfigError if a side has no measurement, or if they have no kind in common.
     """
-    kind = next(each for each in KINDS if each.recognizes(base) or each.recognizes(new))
-    return kind.compare(kind.read(base), kind.read(new), limits)
+    found = [{kind.name: each for kind in KINDS if (each := kind.find(path))} for path in (base, new)]
+    for path, kinds in zip((base, new), found, strict=True):
+        if not kinds and not profile_sources.is_profile(path):
+            raise ConfigError(f"{path} contains no run and is not a snapshot; help: specbench run")
+    ours, theirs = found
+    verdicts = [
+        verdict
+        for kind in KINDS
+        if kind.name in ours and kind.name in theirs
+        for verdict in kind.compare(ours[kind.name], theirs[kind.name], limits)
+    ]
+    return verdicts or PROFILES.compare(PROFILES.find(base), PROFILES.find(new), limits)

@@ -13,7 +13,7 @@ from specbench.experiment.batch import (
     measure_in_new_process,
 )
 from specbench.features.gate.comparison import ANCHOR, compare
-from specbench.features.gate.snapshot import MeasuredRun, Snapshot, load, measured_run, pooled
+from specbench.features.gate.snapshot import MeasuredRun, RunSnapshot, measured_run, pooled
 from specbench.features.gate.unseen_faults import UnseenFault, unseen_faults, untried
 from specbench.features.gate.verdict import GateLimits, GateVerdict, Status
 from specbench.runs.run_folder import SAMPLES
@@ -25,53 +25,52 @@ CLOCKED = ("speed", "engine")  # checks that are affected by timing noise
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotOptions:
-    """How to record a snapshot: counters only or with timing from `sessions`; `add` keeps the file's content."""
+    """How to record a snapshot: counters only or with timing from `sessions`."""
 
     counters_only: bool
     sessions: int = SESSIONS
-    add: bool = False
 
 
-def record(path: Path, out: Path, batch: RequestBatch, how: SnapshotOptions) -> tuple[list[UnseenFault], list[str]]:
-    """Measure a request, and write or extend a snapshot file.
+def record(
+    earlier: RunSnapshot | None, out: Path, batch: RequestBatch, how: SnapshotOptions
+) -> tuple[RunSnapshot, list[UnseenFault], list[str]]:
+    """Measure a request, and return a snapshot of it, added to an earlier one.
 
-    Returns the known faults that the new measurements could not see, and the methods that were not tried. Raises ConfigError
-    if the file is of the other kind.
+    Also returns the known faults that the new measurements could not see, and the methods that were not tried. Raises
+    ConfigError if the earlier snapshot is of the other kind.
     """
     (request,) = batch.requests
     if not how.counters_only:
         request = with_anchor(request)
-    snapshot = load(path) if how.add and path.exists() else Snapshot([], [], how.counters_only)
+    snapshot = earlier or RunSnapshot([], [], how.counters_only)
     if snapshot.counters_only != how.counters_only:
         raise ConfigError(
-            f"{path} has {'counters only' if snapshot.counters_only else 'timing'};"
+            f"the file has {'counters only' if snapshot.counters_only else 'timing'};"
             " help: record the other kind into another file"
         )
     threads = snapshot.runs[0].threads if snapshot.runs else 0
     batch = replace(batch, requests=[request], threads=threads)
     runs = _measure(batch, out, how.counters_only, how.sessions)
-    Snapshot([*snapshot.requests, request], [*snapshot.runs, *runs], how.counters_only).save(path)
-    return unseen_faults(runs, replace(batch, requests=[_counters_only(request)]), out), untried(runs)
+    whole = RunSnapshot([*snapshot.requests, request], [*snapshot.runs, *runs], how.counters_only)
+    return whole, unseen_faults(runs, replace(batch, requests=[_counters_only(request)]), out), untried(runs)
 
 
-def update(path: Path, out: Path, batch: RequestBatch, count: int | None) -> None:
-    """Measure a snapshot's requests with this machine's number of threads, and write the file from the results."""
-    snapshot = load(path, outdated=True)
+def update(snapshot: RunSnapshot, out: Path, batch: RequestBatch, count: int | None) -> RunSnapshot:
+    """Measure a snapshot's requests with this machine's number of threads, and return a snapshot of the results."""
     batch = replace(batch, requests=snapshot.requests)
     count = count or max(len(run.sessions) for run in snapshot.runs) or SESSIONS
     runs = _measure(batch, out, snapshot.counters_only, count)
-    Snapshot(snapshot.requests, runs, snapshot.counters_only).save(path)
+    return replace(snapshot, runs=runs)
 
 
 def check(
-    path: Path, out: Path, batch: RequestBatch, limits: GateLimits, launch: Launch = measure_in_new_process
+    snapshot: RunSnapshot, out: Path, batch: RequestBatch, limits: GateLimits, launch: Launch = measure_in_new_process
 ) -> list[GateVerdict]:
     """Measure a snapshot's requests again and compare.
 
     A process can be slow by chance. So while a method is slower than the limit in every session, another session is measured
     in a new process: until AGREEING sessions show a significant slow-down, or MOST sessions are measured.
     """
-    snapshot = load(path)
     limits = replace(limits, counters_only=limits.counters_only or snapshot.counters_only)
     requests = snapshot.requests
     if limits.counters_only and not snapshot.counters_only:

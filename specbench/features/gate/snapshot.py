@@ -12,11 +12,11 @@ from typing import Any, NotRequired, TypedDict
 
 from specbench.analysis.method_records import complete, seconds
 from specbench.analysis.quality import scores_of
-from specbench.config.commands import Command, command_of, request_of
 from specbench.config.construct import Table
 from specbench.config.request import Request
+from specbench.config.request_table import RequestTable, request_of, table_of
 from specbench.errors import ConfigError
-from specbench.files import CHECKSUM, checked, checksum_of, read_json, read_with_checksum, write
+from specbench.files import checked, read_with_checksum
 from specbench.machine.hardware import Conditions, Environment, conditions
 from specbench.runs.record import Record
 from specbench.runs.run_folder import ENVIRONMENT, MetricTable, RunRecords, Scores, listed, runs_in, spec_of
@@ -26,7 +26,6 @@ from specbench.runs.run_spec import SEMANTICS, RunSpec
 Timing = tuple[int, float]  # tokens, seconds
 Timings = dict[str, list[Timing]]  # by method, one round per repeat, of one process
 Costs = dict[str, dict[str, tuple[int, float]]]  # by method and model or head: decoding forwards, their seconds
-SCHEMA = 3
 PackedGeneration = tuple[str, int, str, int, int, int, int, int, list[int | None], list[float | list[float] | None]]
 
 
@@ -197,63 +196,44 @@ class _Run(TypedDict):
     costs: dict[str, dict[str, tuple[int, float]]]
 
 
-class _File(TypedDict):
-    schema: int
+class _Part(TypedDict):
     semantics: int
     counters_only: bool
-    commands: list[Command]
+    requests: list[RequestTable]
     runs: list[_Run]
 
 
 @dataclass(frozen=True)
-class Snapshot:
-    """Measured runs, and the requests that measure them."""
+class RunSnapshot:
+    """Measured runs, and the requests that measure them: a part of a snapshot file."""
 
     requests: list[Request]
     runs: list[MeasuredRun]
     counters_only: bool
 
-    def dumps(self) -> str:
-        """Return JSON with one line per part of a run, so that diffs are readable, and with its checksum."""
-        head = {"schema": SCHEMA, "semantics": SEMANTICS, "counters_only": self.counters_only}
+    def text(self) -> str:
+        """Return JSON with one line per part of a run, so that diffs are readable."""
+        head = {"semantics": SEMANTICS, "counters_only": self.counters_only}
         lines = [f'"{key}": {json.dumps(value)}' for key, value in head.items()]
-        lines.append('"commands": [\n  ' + ",\n  ".join(map(_compact, map(command_of, self.requests))) + "\n]")
+        lines.append('"requests": [\n  ' + ",\n  ".join(map(_compact, map(table_of, self.requests))) + "\n]")
         lines.append('"runs": [\n' + ",\n".join(map(_run_text, self.runs)) + "\n]")
-        seal = checksum_of(json.loads("{" + ",".join(lines) + "}"))
-        return "{\n" + ",\n".join([*lines, f'"{CHECKSUM}": "{seal}"']) + "\n}\n"
-
-    def save(self, path: Path) -> None:
-        """Write the snapshot to a file, creating its folder."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(path, self.dumps())
+        return "{\n" + ",\n".join(lines) + "\n}"
 
 
-def load(path: Path, outdated: bool = False) -> Snapshot:
-    """Read a snapshot file.
+def parsed(table: dict[str, Any], path: Path, outdated: bool = False) -> RunSnapshot:
+    """Return the runs of a snapshot file.
 
-    Raises ConfigError if the file is not a snapshot or has no runs. Also raises it, unless `outdated` is set, if the file was
-    recorded by a version that defined its numbers differently, or was changed after it was written. Missing generations are
-    listed in `MeasuredRun.problems`.
+    Raises ConfigError if they are damaged, or if there are none. Also raises it, unless `outdated` is set, if they were
+    recorded by a version that defined its numbers differently. Missing generations are listed in `MeasuredRun.problems`.
     """
-    recording = f"help: specbench gate record {path} -m METHOD ..."
-    try:
-        table = read_json(path, dict[str, Any])
-        schema, semantics = table["schema"], table["semantics"]
-    except (ConfigError, KeyError):
-        raise ConfigError(f"{path} is not a snapshot; {recording}") from None
-    if schema != SCHEMA or (semantics != SEMANTICS and not outdated):
-        help_ = f"specbench gate update {path}" if schema == SCHEMA else "specbench gate record"
-        raise ConfigError(f"{path} was recorded by another version of specbench; help: {help_}")
-    if table.pop(CHECKSUM, None) != checksum_of(table) and not outdated:
-        raise ConfigError(
-            f"{path}: damaged: changed after it was written; help: restore it, or specbench gate update {path}"
-        )
-    checked(table, _File, str(path))
+    checked(table, _Part, str(path))
+    if table["semantics"] != SEMANTICS and not outdated:
+        raise ConfigError(f"{path} was recorded by another version of specbench; help: specbench gate update {path}")
     if not table["runs"]:
-        raise ConfigError(f"{path} has no runs; {recording}")
-    requests = [request_of(command, path) for command in table["commands"]]
+        raise ConfigError(f"{path} has no runs; help: specbench gate record {path} -m METHOD ...")
+    requests = [request_of(request, path) for request in table["requests"]]
     try:
-        snapshot = Snapshot(requests, [_parsed_run(run, path) for run in table["runs"]], table["counters_only"])
+        snapshot = RunSnapshot(requests, [_parsed_run(run, path) for run in table["runs"]], table["counters_only"])
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
             f"{path} is damaged ({type(error).__name__}: {error}); help: restore it, or record it again"
@@ -265,10 +245,8 @@ def load(path: Path, outdated: bool = False) -> Snapshot:
     return snapshot
 
 
-def read_runs(path: Path) -> list[MeasuredRun]:
-    """Return the runs of a snapshot file, a run folder, or a folder of run folders. Runs with equal specs are pooled."""
-    if path.is_file():
-        return load(path).runs
+def runs_of(path: Path) -> list[MeasuredRun]:
+    """Return the runs of a run folder or a folder of run folders. Runs with equal specs are pooled."""
     folders = runs_in(path)
     if not folders:
         raise ConfigError(f"{path} contains no run and is not a snapshot; help: specbench run")

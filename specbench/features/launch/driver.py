@@ -6,13 +6,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from specbench.config.construct import Table
+from specbench.config.shard import Shard, shards_of
 from specbench.errors import ExitCode
 from specbench.experiment.scorer import is_scored
-from specbench.features.launch.job import JobState, Launcher
-from specbench.features.launch.ledger import FINAL, Ledger, LedgerEntry, State, folder_of
+from specbench.features.launch.job import Launcher
+from specbench.features.launch.job_request import job_request, write_request
+from specbench.features.launch.ledger import Ledger, LedgerEntry, folder_of
 from specbench.features.launch.local import local_launcher
 from specbench.features.launch.ray_cluster import ray_launcher
-from specbench.features.launch.sharding import shards_of, with_shard
+from specbench.features.launch.sharding import with_shard
 from specbench.features.launch.slurm import slurm_launcher
 from specbench.features.suites.grid import Grid, resolve_grid
 from specbench.features.suites.suite import SuiteRequest
@@ -21,23 +23,23 @@ from specbench.observer import Observer
 from specbench.resolution.run_plan import PlannedRun
 from specbench.resolution.run_store import progress_of
 from specbench.runs.locking import locked
+from specbench.runs.run_state import RunState
 
 MOST_ATTEMPTS = 3  # of a job that is interrupted
 FINAL_CODES = (ExitCode.USAGE, ExitCode.MISSING)  # another attempt would end in the same way
 SECONDS = 1.0  # between polls
-LAST_LINES = 20  # of a log, in which the reason of a failure is looked for
 
 
 @dataclass(frozen=True, kw_only=True)
 class Campaign:
-    """A suite to measure by a launcher. `arguments` are the arguments of `specbench run` for this suite, without a launcher.
+    """A suite to measure by a launcher. With `shards`, every run is divided into this number of jobs by its prompts.
 
-    With `shards`, every run is divided into this number of jobs by its prompts.
+    `untimed` says that jobs may share a device, so that times are not valid.
     """
 
     request: SuiteRequest
-    arguments: tuple[str, ...]
     launcher: Launcher
+    untimed: bool = False
     shards: int = 0
     attempts: int = MOST_ATTEMPTS
     seconds: float = SECONDS
@@ -81,32 +83,27 @@ def launch(campaign: Campaign, observer: Observer) -> ExitCode:
         seconds = {entry.key: entry.seconds for entry in driver.ledger.entries.values()}
         reasons = {entry.key: entry.why for entry in driver.ledger.entries.values()}
         codes = [write_index(share.request, share.grid, seconds, reasons) for share in shares]
-        failed = any(entry.state == "failed" for entry in driver.ledger.entries.values())
+        failed = any(entry.state is RunState.failed for entry in driver.ledger.entries.values())
         return max([*codes, ExitCode.SOME_FAILED] if failed else codes)
 
 
 @dataclass(frozen=True)
 class _Share:
-    """A suite, or one shard of its runs: its grid, and the arguments of its jobs."""
+    """A suite, or one shard of its runs, with its grid."""
 
     request: SuiteRequest
     grid: Grid
-    arguments: tuple[str, ...]
+    shard: Shard | None = None
 
 
 def _shares(campaign: Campaign) -> list[_Share]:
     """Resolve the suite, or each of its shards."""
-    request, arguments = campaign.request, campaign.arguments
-    shares = [(request, arguments)]
+    request = campaign.request
+    shares: list[tuple[SuiteRequest, Shard | None]] = [(request, None)]
     if campaign.shards:
-        shares = [
-            (replace(request, suite=with_shard(request.suite, shard)), (*arguments, "--shard", shard))
-            for shard in shards_of(campaign.shards)
-        ]
-    return [
-        _Share(share, resolve_grid(share.suite, share.out, share.sandbox), share_arguments)
-        for share, share_arguments in shares
-    ]
+        parts = shards_of(campaign.shards)
+        shares = [(replace(request, suite=with_shard(request.suite, shard)), shard) for shard in parts]
+    return [_Share(share, resolve_grid(share.suite, share.out, share.sandbox), shard) for share, shard in shares]
 
 
 class _Driver:
@@ -127,25 +124,26 @@ class _Driver:
             for run in part.plan.runs if part.plan else []:
                 key = run.folder.name
                 self.runs[key] = run
-                arguments = (*share.arguments, "--only", key)
+                wanted = job_request(self.campaign.request, part.number, key, share.shard, self.campaign.untimed)
                 earlier = self.before.get(key)
                 entry = LedgerEntry(
-                    key, run.spec.pair.name, run.spec.task.name, arguments, run.spec.generations,
+                    key, run.spec.pair.name, run.spec.task.name, run.spec.generations,
                     node=earlier.node if earlier else "", seconds=earlier.seconds if earlier else 0.0,
                 )  # fmt: skip
                 if earlier and self.same and earlier.active and self.launcher.outlives:
                     entry = earlier
                 elif self._is_complete(key) and is_scored(run.folder, run.task, part.sandbox):
-                    entry = replace(entry, state="done")
+                    entry = replace(entry, state=RunState.done)
                 self.ledger.put(entry)
+                write_request(self.ledger.job(entry).request_file, wanted)
             if part.plan is None:
-                state: State = "missing" if part.missing else "failed"
+                state = RunState.missing if part.missing else RunState.failed
                 why = part.missing or part.invalid
-                self.ledger.put(LedgerEntry(part.key, part.pair, part.task, (), 0, state, why=why))
+                self.ledger.put(LedgerEntry(part.key, part.pair, part.task, 0, state, why=why))
 
     def run(self) -> None:
         """Submit and follow jobs until every run is done or has failed."""
-        done = sum(entry.state in FINAL for entry in self.ledger.entries.values())
+        done = sum(entry.state.is_final for entry in self.ledger.entries.values())
         with self.observer.progress(f"runs by {self.launcher.name}", len(self.ledger.entries), done) as advance:
             while True:
                 finished = self._poll()
@@ -153,7 +151,7 @@ class _Driver:
                 self.ledger.write()
                 for _ in range(finished):
                     advance()
-                if all(entry.state in FINAL for entry in self.ledger.entries.values()):
+                if all(entry.state.is_final for entry in self.ledger.entries.values()):
                     return
                 time.sleep(self.campaign.seconds)
 
@@ -168,7 +166,7 @@ class _Driver:
             return
         self.launcher.cancel(active)
         for entry in self._active():
-            self.ledger.change(entry.key, state="waiting", why="canceled", changed=time.time())
+            self.ledger.change(entry.key, state=RunState.pending, why="canceled", changed=time.time())
         self.ledger.write()
         canceled = "1 job" if len(active) == 1 else f"{len(active)} jobs"
         self.observer.message(f"{canceled} canceled; the same command resumes their runs")
@@ -181,14 +179,13 @@ class _Driver:
         active = {entry.id: entry for entry in self._active()}
         states = self.launcher.poll({identifier: self.ledger.job(entry) for identifier, entry in active.items()})
         finished = 0
-        for identifier, state in states.items():
-            entry = active[identifier]
+        for identifier, entry in active.items():
             outcome = self.ledger.job(entry).outcome()
-            if state == JobState.ended:
+            if identifier not in states:
                 finished += self._handle_job_end(entry)
-            elif outcome and (entry.state, entry.host) != ("running", outcome.host):
+            elif outcome and (entry.state, entry.host) != (RunState.running, outcome.host):
                 where = {"host": outcome.host, "node": outcome.node}
-                self.ledger.change(entry.key, state="running", changed=outcome.began, **where)
+                self.ledger.change(entry.key, state=RunState.running, changed=outcome.began, **where)
         return finished
 
     def _handle_job_end(self, entry: LedgerEntry) -> bool:
@@ -199,14 +196,14 @@ class _Driver:
         seconds = entry.seconds + (outcome.seconds if outcome else 0.0)
         where = {"host": outcome.host, "node": outcome.node, "seconds": seconds} if outcome else {}
         if code in (ExitCode.OK, ExitCode.SOME_FAILED) and self._is_complete(entry.key):
-            self.ledger.change(entry.key, state="done", changed=time.time(), why="", **where)
+            self.ledger.change(entry.key, state=RunState.done, changed=time.time(), why="", **where)
             return True
-        why = _reason(job.log.read_text(errors="replace").splitlines() if job.log.exists() else [], code)
+        why = job.error or _how_ended(code)
         if code in FINAL_CODES or entry.attempt >= self.campaign.attempts:
-            self.ledger.change(entry.key, state="failed", changed=time.time(), why=why, **where)
+            self.ledger.change(entry.key, state=RunState.failed, changed=time.time(), why=why, **where)
             self.observer.message(f"{entry.key}: {why}; log: {job.log}")
             return True
-        self.ledger.change(entry.key, state="waiting", changed=time.time(), why=why, **where)
+        self.ledger.change(entry.key, state=RunState.pending, changed=time.time(), why=why, **where)
         self.observer.message(
             f"{entry.key}: attempt {entry.attempt} of {self.campaign.attempts} failed ({why}); submitting again"
         )
@@ -214,7 +211,7 @@ class _Driver:
 
     def _submit(self) -> None:
         """Submit waiting runs, as many as the launcher has room for."""
-        waiting = [entry for entry in self.ledger.entries.values() if entry.state == "waiting"]
+        waiting = [entry for entry in self.ledger.entries.values() if entry.state is RunState.pending]
         room = self.launcher.free(len(self._active()))
         chosen = [replace(entry, attempt=entry.attempt + 1) for entry in waiting[:room]]
         if not chosen:
@@ -223,9 +220,10 @@ class _Driver:
         for job in jobs:  # of an earlier driver
             job.outcome_file.unlink(missing_ok=True)
             job.log.unlink(missing_ok=True)
+            job.error_file.unlink(missing_ok=True)
         for entry, job, identifier in zip(chosen, jobs, self.launcher.submit(jobs), strict=False):
             self.ledger.put(
-                replace(entry, state="pending", id=identifier, log=str(job.log), changed=time.time(), why="")
+                replace(entry, state=RunState.queued, id=identifier, log=str(job.log), changed=time.time(), why="")
             )
         self.ledger.write()
 
@@ -233,15 +231,8 @@ class _Driver:
         return progress_of(self.runs[key]).is_complete
 
 
-def _reason(lines: Sequence[str], code: int | None) -> str:
-    """Return why a job ended without a complete run: the last error in its log, or its exit code."""
-    errors = [line for line in lines[-LAST_LINES:] if line.startswith("error")]
-    if errors:
-        return errors[-1]
-    return (
-        "killed or node lost, without an exit code"
-        if code is None
-        else f"signal {-code}"
-        if code < 0
-        else f"exit code {code}"
-    )
+def _how_ended(code: int | None) -> str:
+    """Return how a job without an error ended, in words."""
+    if code is None:
+        return "killed or node lost, without an exit code"
+    return f"signal {-code}" if code < 0 else f"exit code {code}"

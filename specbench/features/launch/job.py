@@ -1,6 +1,7 @@
 """Jobs, and the protocol of launchers: submit, poll, cancel.
 
-A job is a command with a log and an outcome file. `python -m specbench.features.launch.job OUTCOME LOG COMMAND ...` runs it.
+A job measures one run of a suite, as its request file says. It has a log and an outcome file. `python -m
+specbench.features.launch.job OUTCOME LOG COMMAND ...` runs it.
 """
 
 import os
@@ -10,13 +11,13 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
 from specbench.errors import ConfigError
-from specbench.experiment.child_process import child_environment, command_line
+from specbench.experiment.child_process import JOB, child_environment, command_line
 from specbench.files import read_with_checksum, write_with_checksum
+from specbench.runs.run_state import RunState
 
 LEASES = "SPECBENCH_LEASES"  # environment variable: descriptors that the command keeps open until it ends
 UNLIMITED = sys.maxsize  # jobs that a queue takes
@@ -38,13 +39,12 @@ class JobOutcome:
 
 @dataclass(frozen=True)
 class Job:
-    """One attempt to complete a run: `specbench` with these arguments. Its log and outcome are files in `folder`.
+    """One attempt to complete a run. Its request, log, outcome and error are files in `folder`.
 
     `node` is the one that an earlier attempt ran on, for launchers that can select it; empty for the first attempt.
     """
 
     key: str
-    arguments: tuple[str, ...]
     folder: Path
     attempt: int = 1
     node: str = ""
@@ -53,6 +53,11 @@ class Job:
     def name(self) -> str:
         """The run and the number of the attempt."""
         return f"{self.key}.{self.attempt}"
+
+    @property
+    def request_file(self) -> Path:
+        """What all attempts measure, as a `JobRequest`."""
+        return self.folder / f"{self.key}.request.json"
 
     @property
     def log(self) -> Path:
@@ -65,9 +70,19 @@ class Job:
         return self.folder / f"{self.name}.json"
 
     @property
+    def error_file(self) -> Path:
+        """Where the command writes the error that ends it."""
+        return self.folder / f"{self.name}.error.txt"
+
+    @property
+    def error(self) -> str:
+        """The error that ended the command; empty if there is none."""
+        return self.error_file.read_text("utf-8").strip() if self.error_file.exists() else ""
+
+    @property
     def command(self) -> list[str]:
         """The command line. The process ends with the one that started it."""
-        return command_line(*self.arguments)
+        return command_line(JOB, str(self.request_file), str(self.error_file))
 
     @property
     def performing(self) -> list[str]:
@@ -103,14 +118,6 @@ def perform(outcome_file: Path, log: Path, command: Sequence[str], node: str = "
     return code
 
 
-class JobState(StrEnum):
-    """The state of a job in its launcher's queue."""
-
-    pending = "pending"
-    running = "running"
-    ended = "ended"
-
-
 class Launcher(Protocol):
     """A queue of jobs. Results and outcomes travel through files only.
 
@@ -135,8 +142,8 @@ class Launcher(Protocol):
         If there is no room for the last ones, they are not submitted, and have no id.
         """
 
-    def poll(self, jobs: Mapping[str, Job]) -> dict[str, JobState]:
-        """Return the state of jobs by id. A job that is not in the queue has ended."""
+    def poll(self, jobs: Mapping[str, Job]) -> dict[str, RunState]:
+        """Return the state of jobs by id, queued or running. A job that is left out has ended."""
 
     def cancel(self, jobs: Mapping[str, Job]) -> None:
         """Stop jobs, by id."""

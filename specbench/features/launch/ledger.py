@@ -5,26 +5,27 @@ The driver writes the file, and `specbench status` reads it together with the lo
 
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 from specbench.errors import ConfigError, ExitCode
 from specbench.features.launch.job import Job
 from specbench.features.suites.suite import Suite, SuiteRequest
 from specbench.features.suites.suite_index import SUITES, Index
-from specbench.files import read_with_checksum, write_with_checksum
+from specbench.files import checked, read_with_checksum, write_with_checksum
 from specbench.runs.locking import holder_of
 from specbench.runs.run_folder import SAMPLES
+from specbench.runs.run_state import RunState
 
 LEDGER, FOLDER = "launch.json", "launch"
 
-State = Literal["waiting", "pending", "running", "done", "failed", "missing"]
-FINAL = ("done", "failed", "missing")
+VERSION = 2  # of the file
+STATES = {"waiting": RunState.pending, "pending": RunState.queued}  # words of version 1
 TAIL_BYTES = 4096  # of a log, in which its last line is looked for
 
 
 def folder_of(request: SuiteRequest) -> Path:
     """Return the folder of a suite's index, ledger and logs."""
-    return Index.of(request.suite.name, request.out, bool(request.changes)).path.parent
+    return Index.of(request.suite.name, request.out, request.is_changed).path.parent
 
 
 @dataclass(frozen=True)
@@ -38,9 +39,8 @@ class LedgerEntry:
     key: str
     pair: str
     task: str
-    arguments: tuple[str, ...]
     generations: int = 0
-    state: State = "waiting"
+    state: RunState = RunState.pending
     attempt: int = 0
     id: str = ""
     host: str = ""
@@ -53,13 +53,14 @@ class LedgerEntry:
     @property
     def active(self) -> bool:
         """Whether a launcher has the job."""
-        return self.state in ("pending", "running")
+        return self.state.is_active
 
 
 @dataclass(frozen=True)
 class _LedgerTable:
     launcher: str
-    entries: list[LedgerEntry]
+    entries: list[dict[str, Any]]
+    version: int = 1
 
 
 @dataclass
@@ -79,7 +80,9 @@ class Ledger:
         table = read_with_checksum(
             path, _LedgerTable, "delete it; the runs are kept, and jobs that still run finish them"
         )
-        return cls(path, table.launcher, {entry.key: entry for entry in table.entries})
+        rows = table.entries if table.version == VERSION else map(_as_today, table.entries)
+        entries = [checked(row, LedgerEntry, str(path)) for row in rows]
+        return cls(path, table.launcher, {entry.key: entry for entry in entries})
 
     @property
     def folder(self) -> Path:
@@ -88,7 +91,7 @@ class Ledger:
 
     def job(self, entry: LedgerEntry) -> Job:
         """Return the newest job of an entry."""
-        return Job(entry.key, entry.arguments, self.folder, entry.attempt, entry.node)
+        return Job(entry.key, self.folder, entry.attempt, entry.node)
 
     def put(self, entry: LedgerEntry) -> None:
         """Replace an entry, without writing the file."""
@@ -102,7 +105,13 @@ class Ledger:
     def write(self) -> None:
         """Write the file."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_with_checksum(self.path, asdict(_LedgerTable(self.launcher, list(self.entries.values()))), indent=1)
+        table = _LedgerTable(self.launcher, [asdict(entry) for entry in self.entries.values()], VERSION)
+        write_with_checksum(self.path, asdict(table), indent=1)
+
+
+def _as_today(row: dict[str, Any]) -> dict[str, Any]:
+    """Return an entry of version 1 with the present words for states."""
+    return {**row, "state": STATES.get(row["state"], row["state"])}
 
 
 @dataclass(frozen=True)
@@ -114,7 +123,7 @@ class JobProgress:
     """
 
     run: str
-    state: str
+    state: RunState
     attempt: int
     done: int
     total: int
@@ -126,12 +135,12 @@ class JobProgress:
     @property
     def is_open(self) -> bool:
         """Whether the run is neither done nor failed."""
-        return self.state in ("waiting", "pending", "running")
+        return not self.state.is_final
 
     @property
     def is_active(self) -> bool:
         """Whether a launcher has the run's job."""
-        return self.state in ("pending", "running")
+        return self.state.is_active
 
     @property
     def done_of(self) -> str:
@@ -161,11 +170,12 @@ def _updated(entry: LedgerEntry, ledger: Ledger) -> LedgerEntry:
     if outcome is None:
         return entry
     if outcome.exit_code is None:
-        return replace(entry, state="running", host=outcome.host, changed=outcome.began)
+        return replace(entry, state=RunState.running, host=outcome.host, changed=outcome.began)
     ended = outcome.began + outcome.seconds
     if outcome.exit_code == ExitCode.OK:
-        return replace(entry, state="done", host=outcome.host, changed=ended)
-    return replace(entry, state="waiting", host=outcome.host, changed=ended)  # the driver decides whether it has failed
+        return replace(entry, state=RunState.done, host=outcome.host, changed=ended)
+    # the driver decides whether it has failed
+    return replace(entry, state=RunState.pending, host=outcome.host, changed=ended)
 
 
 def _progress(entry: LedgerEntry, results: Path) -> JobProgress:
@@ -176,7 +186,7 @@ def _progress(entry: LedgerEntry, results: Path) -> JobProgress:
         with samples.open("rb") as file:
             done = min(sum(line.endswith(b"\n") for line in file), entry.generations)
     last = _last_line(log) if entry.active and entry.log else ""
-    if entry.state in ("failed", "missing"):
+    if entry.state in (RunState.failed, RunState.missing):
         last = f"{entry.why}; {log}" if entry.log else entry.why
     return JobProgress(
         entry.key, entry.state, entry.attempt, done, entry.generations, entry.host, entry.changed, last, entry.log

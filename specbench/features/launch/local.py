@@ -12,7 +12,8 @@ from pathlib import Path
 
 from specbench.config.construct import Table, at_least, construct
 from specbench.errors import ConfigError
-from specbench.features.launch.job import LEASES, Job, JobState
+from specbench.features.launch.job import LEASES, Job
+from specbench.runs.run_state import RunState
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,8 @@ class LocalLauncher:
             identifiers.append(self._start(job, leases))
         return identifiers
 
-    def poll(self, jobs: Mapping[str, Job]) -> dict[str, JobState]:
-        return {identifier: JobState.running if self._is_alive(identifier) else JobState.ended for identifier in jobs}
+    def poll(self, jobs: Mapping[str, Job]) -> dict[str, RunState]:
+        return {identifier: RunState.running for identifier in jobs if self._is_alive(identifier)}
 
     def cancel(self, jobs: Mapping[str, Job]) -> None:
         for identifier in jobs:

@@ -10,7 +10,9 @@ from typing import Any
 
 from specbench.config.construct import Table, at_least, construct, within
 from specbench.errors import MissingAsset
-from specbench.features.launch.job import UNLIMITED, Job, JobState, perform
+from specbench.features.launch.job import UNLIMITED, Job, perform
+from specbench.files import write
+from specbench.runs.run_state import RunState
 
 HELP = "the launcher ray needs ray, which is not installed\n  help: pip install 'specbench[ray]'"
 NICENESS = "RAY_worker_niceness"  # of a node's workers, 15 by default: other processes would delay the jobs
@@ -52,7 +54,7 @@ class RayLauncher:
         self._tasks |= tasks
         return list(tasks)
 
-    def poll(self, jobs: Mapping[str, Job]) -> dict[str, JobState]:
+    def poll(self, jobs: Mapping[str, Job]) -> dict[str, RunState]:
         import ray
 
         references = [self._tasks[job] for job in jobs if job in self._tasks]
@@ -65,9 +67,8 @@ class RayLauncher:
             self._keep_error(identifier, jobs[identifier])
         states = {}
         for identifier, job in jobs.items():
-            begun = job.outcome() is not None
-            ended = identifier in done or identifier not in self._tasks
-            states[identifier] = JobState.ended if ended else JobState.running if begun else JobState.pending
+            if identifier not in done and identifier in self._tasks:
+                states[identifier] = RunState.queued if job.outcome() is None else RunState.running
         return states
 
     def cancel(self, jobs: Mapping[str, Job]) -> None:
@@ -78,15 +79,14 @@ class RayLauncher:
                 ray.cancel(self._tasks[identifier], force=True)
 
     def _keep_error(self, identifier: str, job: Job) -> None:
-        """Append the reason of a task that failed before its command ran to the job's log."""
+        """Write the reason of a task that failed before its command ran."""
         import ray
 
         try:
             ray.get(self._tasks[identifier])
         except ray.exceptions.RayError as error:
-            job.log.parent.mkdir(parents=True, exist_ok=True)
-            with job.log.open("a", encoding="utf-8") as log:
-                log.write(f"error: Ray: {str(error).strip().splitlines()[-1]}\n")
+            job.error_file.parent.mkdir(parents=True, exist_ok=True)
+            write(job.error_file, f"Ray: {str(error).strip().splitlines()[-1]}\n")
 
     def _start(self, job: Job) -> Any:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy

@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 import tomli_w
 
 from specbench.config.request import Request
+from specbench.config.shard import Shard, shards_of
 from specbench.errors import ConfigError, ExitCode, NotComparable
 from specbench.experiment.pipeline import Results, run
 from specbench.features.suites.grid import resolve_grid
@@ -25,13 +26,6 @@ from specbench.resolution.run_store import progress_of, records_of
 from specbench.runs.locking import FolderLock, locked
 from specbench.runs.record import line_of
 from specbench.runs.run_folder import CONFIG, ENVIRONMENT, MANIFEST, SAMPLES, Manifest, spec_of
-
-
-def shards_of(count: int) -> list[str]:
-    """Return the names of all shards: 1/N to N/N. Raises ConfigError for fewer than two."""
-    if count < 2:
-        raise ConfigError(f"--shards {count}: at least 2 parts are needed")
-    return [f"{index}/{count}" for index in range(1, count + 1)]
 
 
 def run_in_shards(request: Request, count: int, observer: Observer) -> Results:
@@ -66,7 +60,7 @@ def combine_suite(request: SuiteRequest, requests: Sequence[SuiteRequest], obser
         resolve_grid(shard_request.suite, shard_request.out, shard_request.sandbox)
         for shard_request in (request, *requests)
     ]
-    indexes = [Index.of(shard.suite.name, shard.out, bool(shard.changes)).runs for shard in requests]
+    indexes = [Index.of(shard.suite.name, shard.out, shard.is_changed).runs for shard in requests]
     seconds: dict[str, float] = {}
     reasons: dict[str, str] = {}
     for whole_part, *shard_parts in zip(*(grid.parts for grid in grids), strict=True):
@@ -78,14 +72,14 @@ def combine_suite(request: SuiteRequest, requests: Sequence[SuiteRequest], obser
             if all(progress_of(part).is_complete for part in parts):
                 with locked([whole.folder], request.access) as locks:
                     combine(whole, parts, locks[whole.folder])
-                run_one(request, whole.folder.name, observer)
+                run_one(request, whole_part.number, whole.folder.name, observer)
     return write_index(request, grids[0], seconds, reasons)
 
 
-def with_shard(suite: Suite, shard: str) -> Suite:
+def with_shard(suite: Suite, shard: Shard) -> Suite:
     """Return a suite of one shard of every run. Its index is its own, NAME-IofN."""
     grid = tuple(replace(line, options=replace(line.options, shard=shard)) for line in suite.grid)
-    return replace(suite, name=f"{suite.name}-{shard.replace('/', 'of')}", grid=grid)
+    return replace(suite, name=f"{suite.name}-{shard.word}", grid=grid)
 
 
 def combine(whole: PlannedRun, parts: Sequence[PlannedRun], lock: FolderLock) -> None:

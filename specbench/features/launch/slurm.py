@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 from specbench.config.construct import Table, at_least, construct
 from specbench.errors import ConfigError, MissingAsset
-from specbench.features.launch.job import UNLIMITED, Job, JobState, perform
+from specbench.features.launch.job import UNLIMITED, Job, perform
 from specbench.files import in_one_line
+from specbench.runs.run_state import RunState
 
 HELP = "the launcher slurm needs submitit, which is not installed\n  help: pip install 'specbench[slurm]'"
 ALIASES = {  # our settings -> submitit's parameters
@@ -77,13 +78,14 @@ class SlurmLauncher:
         self._jobs |= {job.job_id: job for job in submitted}
         return [job.job_id for job in submitted]
 
-    def poll(self, jobs: Mapping[str, Job]) -> dict[str, JobState]:
+    def poll(self, jobs: Mapping[str, Job]) -> dict[str, RunState]:
         queued = self._queued(list(jobs)) if self.cluster == "slurm" else {}
         if queued is None:  # no answer: nothing is known but the outcomes
-            return {identifier: _without_queue(job) for identifier, job in jobs.items()}
-        return {
+            return _not_ended({identifier: _without_queue(job) for identifier, job in jobs.items()})
+        states = {
             identifier: self._state(identifier, job, queued.get(identifier, "")) for identifier, job in jobs.items()
         }
+        return _not_ended(states)
 
     def cancel(self, jobs: Mapping[str, Job]) -> None:
         for identifier in jobs:
@@ -92,29 +94,30 @@ class SlurmLauncher:
             elif job := self._jobs.get(identifier):
                 job.cancel(check=False)
 
-    def _state(self, identifier: str, job: Job, queued: str) -> JobState:
+    def _state(self, identifier: str, job: Job, queued: str) -> RunState | None:
+        """Return the state of a job; None if it has ended."""
         outcome = job.outcome()
         if outcome and outcome.exit_code is not None:
-            return JobState.ended
+            return None
         if self.cluster != "slurm":
             submitted = self._jobs.get(identifier)
             if submitted is None:
-                return JobState.ended
+                return None
             if self.cluster == "debug":
                 with suppress(Exception):  # the outcome file says how it ended
                     submitted.results()  # which runs it
-                return JobState.ended
-            return JobState.ended if submitted.done() else JobState.running
+                return None
+            return None if submitted.done() else RunState.running
         if queued:
             self._unknown[identifier] = 0
         if queued in WAITING:
-            return JobState.pending
+            return RunState.queued
         if queued in GOING:
-            return JobState.running
+            return RunState.running
         if not queued:  # submitted a moment ago, or gone
             self._unknown[identifier] = self._unknown.get(identifier, 0) + 1
-            return JobState.ended if self._unknown[identifier] >= UNKNOWN_POLLS else JobState.pending
-        return JobState.ended
+            return None if self._unknown[identifier] >= UNKNOWN_POLLS else RunState.queued
+        return None
 
     def _queued(self, identifiers: Sequence[str]) -> dict[str, str] | None:
         """Return the states of jobs in Slurm's queue, by id; None if Slurm does not answer, for example while it restarts."""
@@ -150,12 +153,16 @@ def slurm_launcher(settings: Table, folder: Path) -> SlurmLauncher:
     return SlurmLauncher(executor, slurm.cluster, shared=not (slurm.gpus or slurm.exclusive))
 
 
-def _without_queue(job: Job) -> JobState:
-    """Return a job's state by its outcome alone."""
+def _not_ended(states: Mapping[str, RunState | None]) -> dict[str, RunState]:
+    return {identifier: state for identifier, state in states.items() if state is not None}
+
+
+def _without_queue(job: Job) -> RunState | None:
+    """Return a job's state by its outcome alone; None if it has ended."""
     outcome = job.outcome()
     if outcome is None:
-        return JobState.pending
-    return JobState.running if outcome.exit_code is None else JobState.ended
+        return RunState.queued
+    return RunState.running if outcome.exit_code is None else None
 
 
 def _run(*command: str) -> "subprocess.CompletedProcess[str] | None":

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from specbench.config.options import Options
 from specbench.data.task import Message, Sample, Task
 from specbench.errors import ConfigError
+from specbench.resolution.plugins import load_all
 from specbench.resolution.selection import read_pair, select_tasks
 
 
@@ -27,6 +28,35 @@ class ServedPrompt:
     def messages(self) -> tuple[Message, ...]:
         """The messages of the prompt as a chat."""
         return self.sample.chat
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptSource:
+    """Where prompts come from: the first `limit` prompts of tasks, alternating between them.
+
+    Args:
+        tasks: The tasks, as presets or TOML files.
+        limit: The number of prompts; 0: all.
+        data: The sources of the tasks' rows, as (task, source); an empty task covers all.
+        plugins: Plugins that define tasks, as files or modules.
+    """
+
+    tasks: tuple[str, ...]
+    limit: int
+    data: tuple[tuple[str, str], ...] = ()
+    plugins: tuple[str, ...] = ()
+
+    def read(self) -> list[ServedPrompt]:
+        """Return the prompts. Raises ConfigError and MissingAsset."""
+        plugins = load_all(self.plugins) if self.plugins else ()
+        return served_prompts(self.tasks, Options(limit=self.limit, data=self.data, plugins=plugins))
+
+
+def read_again(source: PromptSource | None) -> list[ServedPrompt]:
+    """Return the prompts of a stored request. Raises ConfigError if it does not say where they come from."""
+    if source is None:
+        raise ConfigError("the request does not say where its prompts come from, so it cannot be repeated")
+    return source.read()
 
 
 def hash_of(prompts: Sequence[ServedPrompt]) -> str:

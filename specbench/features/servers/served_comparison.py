@@ -11,11 +11,11 @@ import numpy as np
 
 from specbench.analysis.metric import METRICS, Direction, metric_of
 from specbench.analysis.number_format import SCORE, TIMES
-from specbench.features.exactness.outcome import Outcome
 from specbench.features.gate.changes import Blocks, Comparable, Paired, judge, mean
+from specbench.features.gate.exactness_comparison import exactness_finding
 from specbench.features.gate.run_differences import tables
 from specbench.features.gate.verdict import Finding, GateLimits, GateVerdict, Quantity, Status
-from specbench.features.servers.exactness.stored_verdict import VerificationResult
+from specbench.features.servers.exactness.stored_verdict import ServerVerification
 from specbench.features.servers.load.server_run import Level, ServerRun
 from specbench.features.servers.request_key import RequestKind
 from specbench.features.servers.served import Description
@@ -40,7 +40,7 @@ def compare_served(base: Sequence[Result], new: Sequence[Result], limits: GateLi
         others.remove(other)
         if isinstance(one, ServerRun) and isinstance(other, ServerRun):
             verdicts += _runs(one, other, limits)
-        elif isinstance(one, VerificationResult) and isinstance(other, VerificationResult):
+        elif isinstance(one, ServerVerification) and isinstance(other, ServerVerification):
             verdicts += _verifications(one, other)
     return verdicts
 
@@ -55,7 +55,7 @@ def _all_changes(one: Result, other: Result) -> list[str]:
     """Return all differences of what was measured."""
     if isinstance(one, ServerRun) and isinstance(other, ServerRun):
         return [*tables("load", asdict(one.load), asdict(other.load)), *_changes(one.on, other.on)]
-    assert isinstance(one, VerificationResult) and isinstance(other, VerificationResult)
+    assert isinstance(one, ServerVerification) and isinstance(other, ServerVerification)
     return [*_changes(one.description, other.description), *tables("", {"of": one.reference}, {"of": other.reference})]
 
 
@@ -153,36 +153,15 @@ def _quality(metric: str, base: Mapping[int, float], new: Mapping[int, float], l
     return judge(before, after, limits)
 
 
-def _verifications(base: VerificationResult, new: VerificationResult) -> list[GateVerdict]:
+def _verifications(base: ServerVerification, new: ServerVerification) -> list[GateVerdict]:
     """Compare two verdicts: a kind of requests that differs in NEW alone is a regression."""
-    name = base.name
-    if base.reference != new.reference:
-        text = f"the references differ: {base.reference} in BASE, {new.reference} in NEW"
-        finding = Finding(Status.incomparable, "other reference", text, "other reference")
-        return [GateVerdict(name, "", "decoding", *finding)]
     if missing := _labels({each.kind for each in base.kinds} - {each.kind for each in new.kinds}):
         text = f"NEW has not tested {', '.join(missing)}"
         finding = Finding(Status.incomparable, "kinds missing in NEW", text, "kinds missing")
-        return [GateVerdict(name, "", "decoding", *finding)]
-    changes = _changes(base.description, new.description)
-    before = {each.kind for each in base.kinds if each.differs}
-    after = {each.kind for each in new.kinds if each.differs}
-    short = f"{base.outcome} → {new.outcome}"
-    detail = f"{short}: {new.line}" + (f"; {'; '.join(changes)}" if changes else "")
-    if added := _labels(after - before):
-        text = f"{short}: outputs of {', '.join(added)} differ, but not in BASE; {new.line}"
-        finding = Finding(Status.regression, "no longer exact", text, short)
-    elif new.outcome.rank > base.outcome.rank:
-        worse = new.outcome is Outcome.differs
-        status = Status.regression if worse else Status.inconclusive
-        finding = Finding(status, "no longer exact" if worse else "exactness undecided", detail, short)
-    elif new.outcome.rank < base.outcome.rank:
-        finding = Finding(
-            Status.improved, "exact now" if new.outcome is Outcome.exact else "no difference found", detail, short
-        )
-    else:
-        finding = Finding(Status.same, "same exactness", detail, short)
-    return [GateVerdict(name, "", "decoding", *finding)]
+        return [GateVerdict(base.name, "", "decoding", *finding)]
+    before, after = (_labels(each.kind for each in side.kinds if each.differs) for side in (base, new))
+    finding = exactness_finding(base, new, before, after, _changes(base.description, new.description))
+    return [GateVerdict(base.name, "", "decoding", *finding)]
 
 
 def _labels(kinds: Iterable[RequestKind]) -> list[str]:

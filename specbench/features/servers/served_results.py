@@ -7,7 +7,7 @@ import msgspec
 
 from specbench import files
 from specbench.errors import ConfigError
-from specbench.features.servers.exactness.stored_verdict import VERIFICATION_KIND, VerificationResult
+from specbench.features.servers.exactness.stored_verdict import VERIFICATION_KIND, ServerVerification
 from specbench.features.servers.load.server_run import RUN_KIND, ServerRun
 from specbench.reporting.escaping import json_text
 
@@ -18,9 +18,9 @@ WORDS = {  # keys of earlier revisions, with today's
     "time per token": "TPOT",
     "time between chunks": "inter-chunk latency",
 }
-Result = ServerRun | VerificationResult
+Result = ServerRun | ServerVerification
 T = TypeVar("T")
-R = TypeVar("R", ServerRun, VerificationResult)
+R = TypeVar("R", ServerRun, ServerVerification)
 
 
 class _Kind(msgspec.Struct):
@@ -39,7 +39,7 @@ def results_in(path: Path) -> list[Result]:
         if _kind_of(folder / RUN) == RUN_KIND:
             found.append(_read(folder / RUN, ServerRun))
         if _kind_of(folder / VERIFICATION) == VERIFICATION_KIND:
-            found.append(_read(folder / VERIFICATION, VerificationResult))
+            found.append(_read(folder / VERIFICATION, ServerVerification))
     return found
 
 
@@ -52,8 +52,12 @@ def _read(path: Path, kind: type[R]) -> R:
 
 def read_stored(path: Path, kind: type[T]) -> T:
     """Read a stored result, of this or an earlier revision. Raises ConfigError if it is damaged."""
-    table = in_todays_words(files.read_json(path, dict[str, Any]))
-    return files.parse_json(json_text(table), kind, str(path))
+    return as_stored(files.read_json(path, dict[str, Any]), kind, str(path))
+
+
+def as_stored(table: dict[str, Any], kind: type[T], where: str) -> T:
+    """Return a stored result from JSON, of this or an earlier revision. Raises ConfigError if it is damaged."""
+    return files.parse_json(json_text(in_todays_words(table)), kind, where)
 
 
 def in_todays_words(stored: Any) -> Any:

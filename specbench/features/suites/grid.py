@@ -36,6 +36,7 @@ from specbench.resolution.resolve import Choice, plans_of, sizes_of
 from specbench.resolution.run_plan import CACHED, PairPlan, least_bytes
 from specbench.resolution.run_store import progress_of
 from specbench.resolution.selection import prompt_count, read_task
+from specbench.runs.run_state import RunState
 from specbench.sandbox import Sandbox
 from specbench.vocabulary import SandboxKind
 
@@ -87,7 +88,7 @@ def outline(choice: Choice, on: Execution) -> Outline:
     return Outline(choice.preset.name, choice.pair, models, groups, name, task, prompts, options, missing)
 
 
-@dataclass
+@dataclass(frozen=True)
 class GridPart:
     """A line of the grid on one pair and task, with its plan, its outline for another machine, or why it has neither.
 
@@ -154,30 +155,23 @@ def resolve_grid(suite: Suite, out: Path, sandbox: SandboxKind | None = None, on
             options = prepared_models.with_models(suite, pair, task, options, out)
         part = GridPart(replace(line, options=options), pair, task, number)
         try:
-            part.methods = tuple(_methods(suite, part.line, pair))
+            part = replace(part, methods=tuple(_methods(suite, part.line, pair)))
             choice = Choice.of(part.request(out, sandbox), assumes_heads=on is not None and bool(suite.prepare))
             ignored = choice.unused_options()
             unused = ignored if unused is None else {key: error for key, error in unused.items() if key in ignored}
             if on:
-                part.outline = outline(choice, replace(on, dtype=line.options.dtype, engine=line.options.engine))
+                where = replace(on, dtype=line.options.dtype, engine=line.options.engine)
+                part = replace(part, outline=outline(choice, where))
             else:
-                resolved = plans_of(choice)
-                (part.plan,), part.sandbox = resolved.plans, resolved.sandbox
-                deciding = {
-                    role for run in part.plan.runs for method in run.methods.values() for role in method.deciding
-                }
-                require_shared_tokenizer(
-                    {role: model for role, model in part.plan.models.items() if role in deciding}, part.plan.pair.base
-                )
-                part.assets = [resolved.unscored] if resolved.unscored else []
+                part = _planned(part, choice)
         except MissingAsset as error:
             others = [] if on else _missing(with_heads, pair, task)
             is_awaited = bool({(pair, task), (pair, "")} & awaited)
-            part.awaits_training = is_awaited and not others
-            part.assets = [*([] if is_awaited and others else [error]), *others]
+            assets = [*([] if is_awaited and others else [error]), *others]
+            part = replace(part, assets=assets, awaits_training=is_awaited and not others)
         except ConfigError as error:
             mistakes.append(error)
-            part.invalid = str(error)
+            part = replace(part, invalid=str(error))
         grid.append(part)
     if len(mistakes) == len(grid):
         raise mistakes[0]
@@ -188,6 +182,16 @@ def resolve_grid(suite: Suite, out: Path, sandbox: SandboxKind | None = None, on
         if option.flag != "data" or option.key not in trained_on
     }
     return Grid(grid, {option: _unread(option, error) for option, error in unread.items()})
+
+
+def _planned(part: GridPart, choice: Choice) -> GridPart:
+    """Return a part with its plan. Raises ConfigError and MissingAsset."""
+    resolved = plans_of(choice)
+    (plan,) = resolved.plans
+    deciding = {role for run in plan.runs for method in run.methods.values() for role in method.deciding}
+    require_shared_tokenizer({role: model for role, model in plan.models.items() if role in deciding}, plan.pair.base)
+    assets = [resolved.unscored] if resolved.unscored else []
+    return replace(part, plan=plan, sandbox=resolved.sandbox, assets=assets)
 
 
 def _awaited(suite: Suite, out: Path) -> set[tuple[str, str]]:
@@ -257,7 +261,7 @@ def _methods(suite: Suite, line: GridLine, pair: str) -> list[str]:
 class PlanRow:
     """One run, or one part of a suite that cannot be resolved.
 
-    `state` is done, begun, pending, missing, too large or invalid. `generations` counts the generations of the whole run, and
+    `generations` counts the generations of the whole run, and
     `tokens` the most tokens that they can have; both are None if the number of prompts is not known. `devices` is the memory
     on each device of this machine, empty for a run that is not resolved. `least_seconds` is the time to read the weights for
     the missing generations if the baseline decodes all of them to full length. `bytes` is a lower bound for the memory of
@@ -269,7 +273,7 @@ class PlanRow:
     task: str
     methods: str
     T: float | None
-    state: str
+    state: RunState
     done: int = 0
     generations: int | None = None
     tokens: int | None = None
@@ -290,10 +294,8 @@ def plan_rows(part: GridPart) -> list[PlanRow]:
     crowded = _crowded(devices)
     rows = []
     for run in part.plan.runs:
-        done, is_complete = progress_of(run)
-        state = (
-            "too large" if crowded and not is_complete else "done" if is_complete else "begun" if done else "pending"
-        )
+        done, is_complete = progress = progress_of(run)
+        state = RunState.too_large if crowded and not is_complete else progress.state
         rows.append(
             PlanRow(
                 pair=_name(part.pair),
@@ -301,7 +303,7 @@ def plan_rows(part: GridPart) -> list[PlanRow]:
                 methods=methods_in_short(run.spec.presets),
                 has_settings=len(set(run.spec.presets.values())) < len(run.spec.presets),
                 T=run.spec.decoding.temperature,
-                state="missing" if part.missing else state,
+                state=RunState.missing if part.missing else state,
                 done=done,
                 generations=run.spec.generations,
                 tokens=run.spec.generations * run.task.max_new_tokens,
@@ -355,10 +357,10 @@ def _unresolved(part: GridPart) -> list[PlanRow]:
     An outline needs neither weights nor heads nor data from the hub. Time and memory are estimated from the models'
     architectures.
     """
-    state = "pending" if part.awaits_training else "missing"
+    state = RunState.pending if part.awaits_training else RunState.missing
     row = PlanRow(
         pair=_name(part.pair), task=part.task, methods=", ".join(part.line.methods), T=part.line.options.temperature,
-        state="invalid" if part.invalid else state, why=part.invalid or ("" if part.awaits_training else part.missing),
+        state=RunState.invalid if part.invalid else state, why=part.invalid or ("" if part.awaits_training else part.missing),
         assets=() if part.invalid or part.awaits_training else tuple(part.assets),
     )  # fmt: skip
     if part.invalid or not part.methods:

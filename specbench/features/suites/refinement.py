@@ -46,7 +46,7 @@ def run_refined(request: SuiteRequest, prompts: int, observer: Observer) -> tupl
         return first, code
     suite = refined(request, first)
     observer.message("all prompts at the settings that may be chosen")
-    fine = run_suite(replace(request, suite=suite, changes=(*request.changes, f"refine = {prompts}")), observer)
+    fine = run_suite(replace(request, suite=suite, replaced={**request.replaced, "refine": prompts}), observer)
     return suite, max(code, fine)
 
 

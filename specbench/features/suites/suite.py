@@ -32,7 +32,7 @@ at_least = { method = "we-sd" }
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -59,6 +59,7 @@ MEASURED = (
     "finetune",
     "judge",
 )  # keys of a suite that determine its measurements
+NO_RESULT = {"plugins", "threads"}  # options that replace no result of a suite
 JUDGE = {"name", "of", "against"}  # required keys of a judge's table, in any case
 
 
@@ -306,10 +307,19 @@ def _swept(name: str, values: Any) -> tuple[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class SuiteRequest:
-    """A suite to measure. `changes` are the options of the suite that the user replaced, as text."""
+    """A suite to measure. `replaced` are the options of the suite that the user replaced, by name.
+
+    `plugins` are the user's plugins, as files or modules.
+    """
 
     suite: Suite
     out: Path
     access: Access
     sandbox: SandboxKind | None = None
-    changes: tuple[str, ...] = ()
+    replaced: Mapping[str, Any] = field(default_factory=dict)
+    plugins: tuple[str, ...] = ()
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the user replaced an option that results depend on."""
+        return bool(self.replaced.keys() - NO_RESULT)

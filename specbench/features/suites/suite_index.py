@@ -5,19 +5,26 @@ A suite run with other options has its own index, changed.json, so that a trial 
 
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal
 
 from specbench.files import read_with_checksum, write_with_checksum
 from specbench.runs.run_folder import CONFIG
+from specbench.runs.run_state import RunState
 
 SUITES = "suites"
 INDEX_FILE, CHANGED_INDEX_FILE = "index.json", "changed.json"
 
-State = Literal["done", "missing", "failed", "begun"]
-DONE: State = "done"
-MISSING: State = "missing"
-FAILED: State = "failed"
-BEGUN: State = "begun"
+EXCHANGED = ("data", "heads", "overrides")  # options that replace a suite's models, heads, data or settings
+
+
+@dataclass(frozen=True)
+class Change:
+    """An option of a suite that the user replaced, and its value in words."""
+
+    option: str
+    value: str
+
+    def __str__(self) -> str:
+        return f"{self.option} = {self.value}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +42,7 @@ class IndexEntry:
     """
 
     key: str
-    state: State
+    state: RunState
     pair: str = ""
     task: str = ""
     why: str = ""
@@ -54,7 +61,7 @@ class IndexTable:
     runs: list[IndexEntry]
     suite: str = ""
     definition: str = ""
-    changes: list[str] = field(default_factory=list)
+    changes: list[Change | str] = field(default_factory=list)  # text in indexes of earlier revisions
 
 
 @dataclass
@@ -63,7 +70,7 @@ class Index:
 
     path: Path
     runs: dict[str, IndexEntry] = field(default_factory=dict)
-    changes: list[str] = field(default_factory=list)  # options that replaced the suite's
+    changes: list[Change] = field(default_factory=list)  # options that replaced the suite's
     definition: str = ""  # as in `IndexTable`; empty if it is not known
 
     @classmethod
@@ -73,7 +80,9 @@ class Index:
         if not path.exists():
             return cls(path)
         stored = read_with_checksum(path, IndexTable, "restore or delete it; the suite's runs are kept")
-        return cls(path, {entry.key: entry for entry in stored.runs}, stored.changes, stored.definition)
+        return cls(
+            path, {entry.key: entry for entry in stored.runs}, list(map(_change, stored.changes)), stored.definition
+        )
 
     @classmethod
     def any_of(cls, suite: str, results: Path) -> "Index":
@@ -95,18 +104,18 @@ class Index:
         """Write the runs of these keys in this order. Others are removed from the index."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.runs = {key: self.runs[key] for key in keys}
-        table = IndexTable(list(self.runs.values()), self.path.parent.name, self.definition, self.changes)
+        table = IndexTable(list(self.runs.values()), self.path.parent.name, self.definition, list(self.changes))
         write_with_checksum(self.path, asdict(table), indent=1)
 
     @property
     def swaps(self) -> bool:
         """Whether the changes replaced the suite's models, heads, data or settings."""
-        return any(change.partition(" = ")[0] in ("data", "heads", "overrides") for change in self.changes)
+        return any(change.option in EXCHANGED for change in self.changes)
 
     @property
     def done(self) -> list[IndexEntry]:
         """The runs that are done."""
-        return [run for run in self.runs.values() if run.state == DONE]
+        return [run for run in self.runs.values() if run.state is RunState.done]
 
     @property
     def complete(self) -> bool:
@@ -122,3 +131,8 @@ class Index:
     def minutes(self) -> float:
         """The measuring time of all runs."""
         return sum(run.seconds for run in self.runs.values()) / 60
+
+
+def _change(stored: Change | str) -> Change:
+    """Return a change as it is stored now, or as `option = value` in an index of an earlier revision."""
+    return stored if isinstance(stored, Change) else Change(*stored.split(" = ", 1))

@@ -34,7 +34,7 @@ from specbench.features.suites.papers.verifiers import (
     with_verifier_values,
 )
 from specbench.features.suites.suite import Suite
-from specbench.features.suites.suite_index import DONE, Index, IndexEntry
+from specbench.features.suites.suite_index import Index, IndexEntry
 from specbench.features.suites.suite_tables import (
     SELECTED,
     choice_tables,
@@ -48,6 +48,7 @@ from specbench.reporting.conclusion import conclusion
 from specbench.reporting.notes import common_notes
 from specbench.reporting.reasons import overstated
 from specbench.reporting.tables import Table, require_columns
+from specbench.runs.run_state import RunState
 
 LENGTH_OF_PAIRS = "accepted length"  # the name of the metric in the reference values of Polybasic's Table 1
 STAND_INS = (
@@ -175,7 +176,7 @@ def conditions_of(collected: Collected) -> list[Note]:
         warning("missing folder", f"{folder}: was measured, and its folder is gone") for folder in collected.missing
     ]
     if collected.index.changes:
-        changed = ", ".join(collected.index.changes)
+        changed = ", ".join(map(str, collected.index.changes))
         lines.append(warning("overridden options", f"options of the suite were overridden: {changed}"))
     elif collected.index.definition not in ("", collected.suite.definition):
         text = "measured with an earlier definition of the suite"
@@ -183,7 +184,7 @@ def conditions_of(collected: Collected) -> list[Note]:
     elif pairs := pairs_with_earlier_costs(collected.suite, collected.summaries):
         text = f"measured with earlier costs of {', '.join(pairs)}"
         lines.append(warning("earlier costs", text, help="measure it again"))
-    absent = [run for run in collected.index.runs.values() if run.state != DONE]
+    absent = [run for run in collected.index.runs.values() if run.state is not RunState.done]
     lines += [warning("absent run", f"{run.state}: {run.pair}, {run.task}: {run.why}") for run in absent]
     changes = change_lines(collected.suite.name, collected.judged, ledger())
     return lines + [Note("changed expectation", line) for line in changes]

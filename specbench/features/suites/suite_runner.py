@@ -16,7 +16,7 @@ import torch
 from specbench.analysis.run_summary import RunSummary
 from specbench.analysis.summary import summary_of
 from specbench.config.pair import default_base, drafts
-from specbench.config.presets import architecture_of, preset
+from specbench.config.presets import architecture_of
 from specbench.config.request import Access
 from specbench.errors import ConfigError, ExitCode, MissingAsset
 from specbench.experiment.loaded_models import LoadedModels
@@ -34,8 +34,8 @@ from specbench.features.suites.prepared_heads import (
     steps_of,
     write_identity,
 )
-from specbench.features.suites.suite import GridLine, Suite, SuiteRequest
-from specbench.features.suites.suite_index import BEGUN, DONE, FAILED, MISSING, Index, IndexEntry
+from specbench.features.suites.suite import NO_RESULT, Suite, SuiteRequest
+from specbench.features.suites.suite_index import Change, Index, IndexEntry
 from specbench.features.train.train_head import TrainRequest, train_head
 from specbench.features.train.whole_models import FinetuneRequest, finetune_model
 from specbench.machine.threads import Cores, ThreadChoice, measured_once
@@ -45,17 +45,17 @@ from specbench.resolution import selection
 from specbench.resolution.run_plan import PairPlan, PlannedRun
 from specbench.resolution.run_store import progress_of
 from specbench.runs.locking import locked
-from specbench.runs.run_spec import word
+from specbench.runs.run_state import RunState
 from specbench.training.shards import free_disk_bytes, gb, token_bytes
 
 
 def run_suite(request: SuiteRequest, observer: Observer | None = None) -> ExitCode:
     """Measure the missing runs of a suite, continuing after failed ones. Returns the exit code."""
-    name, changed = request.suite.name, bool(request.changes)
+    name, changed = request.suite.name, request.is_changed
     folder = Index.of(name, request.out, changed).path.parent
     with locked([folder], request.access):
         index = Index.of(name, request.out, changed)  # read under the lock: another process may have written it
-        index.changes = list(request.changes)
+        index.changes = changes_of(request)
         return _run_locked(request, index, observer or Observer())
 
 
@@ -83,47 +83,46 @@ def _run_locked(request: SuiteRequest, index: Index, observer: Observer) -> Exit
     return _code(index)
 
 
+def changes_of(request: SuiteRequest) -> list[Change]:
+    """Return the options that the user replaced, in words."""
+    return [Change(key, str(value)) for key, value in request.replaced.items() if key not in NO_RESULT]
+
+
 def _code(index: Index) -> ExitCode:
     states = {run.state for run in index.runs.values()}
-    if states == {MISSING}:
+    if states == {RunState.missing}:
         return ExitCode.MISSING
-    return ExitCode.OK if states == {DONE} and not index.failures else ExitCode.SOME_FAILED
+    return ExitCode.OK if states == {RunState.done} and not index.failures else ExitCode.SOME_FAILED
 
 
 def _unresolved(part: GridPart) -> IndexEntry:
-    state, why = (FAILED, part.invalid) if part.invalid else (MISSING, part.missing)
+    state, why = (RunState.failed, part.invalid) if part.invalid else (RunState.missing, part.missing)
     return IndexEntry(key=part.key, pair=part.pair, task=part.task, state=state, why=why)
 
 
-def run_one(request: SuiteRequest, key: str, observer: Observer | None = None) -> ExitCode:
-    """Measure, score and judge one run of a suite, by the name of its folder.
+def run_one(request: SuiteRequest, part: int, key: str, observer: Observer | None = None) -> ExitCode:
+    """Measure, score and judge one run of a suite: of the part of its grid with this number, by the name of its folder.
 
     The suite's index is not written, since jobs of other runs may be running at the same time; `write_index` writes it once
     they have ended. Raises ConfigError if the suite has no such run, and MissingAsset for missing models or data.
     """
-    parts = [part for part in request.suite.parts() if _may_hold(key, *part)]
-    suite = replace(request.suite, grid=tuple(_single_part(*part) for part in parts))
-    grid = resolve_grid(suite, request.out, request.sandbox).parts if parts else []
-    for part in grid:
-        for run in part.plan.runs if part.plan else []:
-            if run.folder.name == key and part.plan:
+    lines = [
+        replace(line, pairs=(pair,), tasks=(task,))
+        for number, (line, pair, task) in enumerate(request.suite.parts(), 1)
+        if number == part
+    ]
+    suite = replace(request.suite, grid=tuple(lines))
+    for resolved in resolve_grid(suite, request.out, request.sandbox).parts if lines else []:
+        for run in resolved.plan.runs if resolved.plan else []:
+            if run.folder.name == key and resolved.plan:
                 suite_run = _SuiteRun(
-                    request, part, part.plan, run, Index.of(request.suite.name, request.out), LoadedModels()
+                    request, resolved, resolved.plan, run, Index.of(request.suite.name, request.out), LoadedModels()
                 )
                 summary = _complete_run(suite_run, observer or Observer())
                 return ExitCode.SOME_FAILED if any(row.failed for row in summary.methods) else ExitCode.OK
-    if missing := next((part.missing for part in grid if part.missing), ""):
-        raise MissingAsset(missing)
+        if resolved.missing:
+            raise MissingAsset(resolved.missing)
     raise ConfigError(f"suite {request.suite.name} has no run {key}; help: specbench plan --suite {request.suite.name}")
-
-
-def _may_hold(key: str, line: GridLine, pair: str, task: str) -> bool:
-    """Return whether a run folder's name contains the pair's and the task's name. Other parts need not be resolved."""
-    return f"_{word(preset('pair', pair).name)}_{word(preset('task', task).name)}_" in key
-
-
-def _single_part(line: GridLine, pair: str, task: str) -> GridLine:
-    return replace(line, pairs=(pair,), tasks=(task,))
 
 
 def write_index(
@@ -133,8 +132,8 @@ def write_index(
 
     `seconds` is the duration of each run's jobs, and `reasons` says why they failed, both by the name of the run folder.
     """
-    index = Index.of(request.suite.name, request.out, bool(request.changes))
-    index.changes, index.runs = list(request.changes), {}
+    index = Index.of(request.suite.name, request.out, request.is_changed)
+    index.changes, index.runs = changes_of(request), {}
     index.definition = request.suite.definition
     for part in grid.parts:
         if part.plan is None:
@@ -147,7 +146,7 @@ def write_index(
                 rows = summary_of(run.folder).methods
                 index.record(replace(entry, failed=sum(row.failed for row in rows)))
             else:
-                index.record(replace(entry, state=FAILED, why=reasons.get(entry.key) or "not complete"))
+                index.record(replace(entry, state=RunState.failed, why=reasons.get(entry.key) or "not complete"))
     index.keep(list(index.runs))
     return _code(index)
 
@@ -168,12 +167,14 @@ class _SuiteRun:
 def _measure_and_record(suite_run: _SuiteRun, keep: list[str], observer: Observer) -> None:
     """Measure a run, and record its state and its seconds, also after an exception.
 
-    The index is written after every run. A run that Ctrl-C ends has the state BEGUN. Until the suite ends, the index keeps
+    The index is written after every run. A run that Ctrl-C ends has the state `begun`. Until the suite ends, the index keeps
     the runs of `keep`, which this call has reached, and behind them the entries of later runs from an earlier call.
     """
     key, begin = suite_run.run.folder.name, time.perf_counter()
     resumed = suite_run.run.folder.is_dir() and not suite_run.request.access.fresh
-    entry = replace(_entry(suite_run.request.suite, suite_run.part, suite_run.run), state=BEGUN, why="interrupted")
+    entry = replace(
+        _entry(suite_run.request.suite, suite_run.part, suite_run.run), state=RunState.begun, why="interrupted"
+    )
     try:
         entry = _measure(suite_run, observer)
     finally:
@@ -192,11 +193,11 @@ def _measure(suite_run: _SuiteRun, observer: Observer) -> IndexEntry:
     try:
         summary = _complete_run(suite_run, observer)
     except MissingAsset as error:
-        return replace(entry, state=MISSING, why=str(error))
+        return replace(entry, state=RunState.missing, why=str(error))
     except Exception as error:
         run.folder.mkdir(parents=True, exist_ok=True)
         (run.folder / "error.log").write_text(traceback.format_exc(), encoding="utf-8")
-        return replace(entry, state=FAILED, why=f"{type(error).__name__}: {error}")
+        return replace(entry, state=RunState.failed, why=f"{type(error).__name__}: {error}")
     failed = sum(row.failed for row in summary.methods)
     first = next((row.first_error for row in summary.methods if row.first_error), "")
     return replace(entry, failed=failed, why=f"{failed} generations failed, the first: {first}" if failed else "")
@@ -225,7 +226,7 @@ def _entry(suite: Suite, part: GridPart, run: PlannedRun) -> IndexEntry:
     spec = run.spec
     return IndexEntry(
         key=run.folder.name,
-        state=DONE,
+        state=RunState.done,
         pair=spec.pair.name,
         task=spec.task.name,
         folder=spec.folder,

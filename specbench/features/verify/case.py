@@ -1,15 +1,13 @@
-"""What is verified: a method on a pair, its outputs, a reference model's logits for them, and the result of one check."""
+"""What is verified: a method on a pair, its outputs, and a reference model's logits for them."""
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from specbench.config.construct import Table
 from specbench.decoding.loop import GenerationLimits, OpenSessions, decode, output_logits
 from specbench.decoding.method import Method
 from specbench.decoding.round import Round
@@ -120,27 +118,6 @@ class Case:
         """The method that follows the declared distribution by construction: autoregressive decoding."""
         scorers, target = self.declared
         return Autoregressive(scorers=scorers, target=target)
-
-
-class CheckKind(StrEnum):
-    """What a check is about."""
-
-    tokens = "tokens"  # whether tokens follow the declared distribution
-    acceptance = "acceptance"  # whether drafts are accepted as often as they should be
-    control = "control"  # tokens that do not follow the distribution: the check passes if they are rejected
-    enumeration = "enumeration"  # the exact distribution on lookup tables
-
-
-@dataclass(frozen=True)
-class CheckResult:
-    """The result of one check. `passed` is None if the check could not be made; a control passes if it is rejected."""
-
-    kind: CheckKind
-    name: str
-    found: str
-    measure: str
-    passed: bool | None
-    numbers: Table = field(default_factory=dict)  # raw values for JSON output
 
 
 def first_tested_tokens(output: Output, roles: tuple[str, ...]) -> Iterator[tuple[int, str, bool]]:

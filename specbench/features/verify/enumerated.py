@@ -1,27 +1,31 @@
 """Enumeration of a method by its name, at several draft lengths: what `specbench enumerate` prints and `verify` relies on."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from specbench.config.options import Options
 from specbench.config.pair import Pair
 from specbench.decoding.sampling import OtherRandomness
 from specbench.errors import ConfigError
-from specbench.features.exactness.outcome import Outcome
-from specbench.features.verify.enumeration import ExactComparison, examine, examine_drafts
+from specbench.features.exactness.check import Check, CheckKind
+from specbench.features.exactness.exactness_verdict import ExactnessResult, verdict_on
+from specbench.features.verify.enumeration import LENGTH, ExactComparison, examine, examine_drafts
 from specbench.resolution.methods import Methods
 from specbench.resolution.partial_method import PartialMethod
 
+ENUMERATION_KIND = "enumeration"
 WHOLE_LENGTHS = (1, 2)  # draft lengths of whole outputs: the number of branches grows with V to their power
 FIRST_ROUND_LENGTH = 5  # the draft length of a first round
 
 
 @dataclass(frozen=True, kw_only=True)
 class Enumeration:
-    """The distance of a method's exact output distribution from the declared one.
+    """The distance of a method's exact output distribution from the declared one: evidence without chance.
+
+    It is a `specbench.features.exactness.exactness_verdict.Source`.
 
     Args:
-        label: The method.
+        subject: The method.
         findings: The largest distance by sampling setting.
         has_drafts: Whether the method says that it drafts.
         longest: The longest draft that was enumerated.
@@ -30,7 +34,7 @@ class Enumeration:
         error: Why the method cannot run on lookup tables; empty if it can.
     """
 
-    label: str
+    subject: str
     findings: Mapping[str, ExactComparison] = field(default_factory=dict)
     has_drafts: bool = False
     longest: int = 0
@@ -47,10 +51,10 @@ class Enumeration:
     def undecided(self) -> str:
         """Why nothing follows although no distribution differs; empty otherwise."""
         if self.error:
-            return f"{self.label} cannot run on lookup tables: {self.error}"
+            return f"{self.subject} cannot run on lookup tables: {self.error}"
         if self.other_randomness:
             return (
-                f"{self.label} draws random numbers that do not come from Sampler.choose ({self.other_randomness}), so its"
+                f"{self.subject} draws random numbers that do not come from Sampler.choose ({self.other_randomness}), so its"
                 " choices cannot be enumerated; help: draw with sampler.choose"
             )
         if self.longest and not self.has_drafts:
@@ -63,11 +67,20 @@ class Enumeration:
         return ""
 
     @property
-    def outcome(self) -> Outcome:
-        """What was found."""
-        if self.differs:
-            return Outcome.differs
-        return Outcome.inconclusive if self.undecided else Outcome.exact
+    def check(self) -> Check:
+        """The check of the exact distribution, over all settings."""
+        largest = max((each.distance for each in self.findings.values()), default=0.0)
+        return Check(
+            CheckKind.enumeration,
+            "enumeration",
+            self.undecided or "; ".join(filter(None, ["whole outputs of lookup tables", self.scope])),
+            f"distance {largest:.1e}" if self.findings else "",
+            False if self.differs else None if self.undecided else True,
+            {
+                "distance": largest, "longest_draft": self.longest, "depth": self.depth,
+                "settings": {name: each.distance for name, each in self.findings.items()},
+            },
+        )  # fmt: skip
 
     @property
     def is_exact(self) -> bool:
@@ -81,6 +94,45 @@ class Enumeration:
             return ""
         beyond = f"; longer ones, up to {self.depth}, were not" if self.longest < self.depth else ""
         return f"drafts of up to {self.longest} token{'' if self.longest == 1 else 's'} were enumerated{beyond}"
+
+    # What a verdict on this evidence alone needs
+
+    reference = "its declared distribution"
+    claim = tested = untested = stronger = ""
+    power = None
+
+    @property
+    def checks(self) -> Sequence[Check]:
+        """One check for each sampling setting: total variation of LENGTH tokens, the largest of several models."""
+        return [
+            Check(
+                CheckKind.enumeration, setting, each.words, f"{each.distance:.1e}", not each.differs,
+                {"distance": each.distance, "longest_draft": each.drafted},
+            )
+            for setting, each in self.findings.items()
+        ]  # fmt: skip
+
+    @property
+    def proof(self) -> str:
+        """What was enumerated; empty if nothing follows."""
+        return (
+            "; ".join(filter(None, [f"every output of {LENGTH} tokens was enumerated", self.scope]))
+            if self.is_exact
+            else ""
+        )
+
+    def fault(self, failed: Sequence[Check]) -> str:
+        """Return what was found with each sampling setting whose distribution differs."""
+        return "; ".join(f"{check.name}: {check.found}" for check in failed)
+
+    @property
+    def result(self) -> ExactnessResult:
+        """The verdict."""
+        outcome, line = verdict_on(self)
+        return ExactnessResult(
+            kind=ENUMERATION_KIND, outcome=outcome, line=line, subject=self.subject, reference=self.reference,
+            checks=self.checks,
+        )  # fmt: skip
 
 
 def enumerated(method: str, pair: Pair, options: Options) -> Enumeration:
@@ -105,13 +157,13 @@ def enumerated(method: str, pair: Pair, options: Options) -> Enumeration:
             findings = examine(built, kinds) if gamma in (0, *WHOLE_LENGTHS) else []
             findings += examine_drafts(built, kinds) if gamma in (0, FIRST_ROUND_LENGTH) else []
         except OtherRandomness as error:
-            return Enumeration(label=label, other_randomness=str(error))
+            return Enumeration(subject=label, other_randomness=str(error))
         for finding in findings:
             worst[finding.setting] = max(
                 worst.get(finding.setting, finding), finding, key=lambda finding: finding.distance
             )
             longest = max(longest, finding.drafted)
-    return Enumeration(label=label, findings=worst, has_drafts=drafts, longest=longest, depth=depth)
+    return Enumeration(subject=label, findings=worst, has_drafts=drafts, longest=longest, depth=depth)
 
 
 def _lengths(method: str, pair: Pair, options: Options) -> tuple[int, ...]:

@@ -281,7 +281,7 @@ class ExactComparison:
             return "exact"
         if not self.differs:
             return f"equal up to rounding: below {FLOAT32_ROUNDING:g}, as of ratios in float32"
-        return f"DIFFERS {self.why}".rstrip() + (
+        return f"differs {self.why}".rstrip() + (
             "" if self.why else f": {FLOAT32_ROUNDING:g} or more, which is no rounding"
         )
 

@@ -8,10 +8,9 @@ from torch import Tensor
 from specbench.config.construct import Table
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets.target import FARTHEST, gaps, rounding_gap
+from specbench.features.exactness.check import Check, CheckKind
 from specbench.features.verify.case import (
     Case,
-    CheckKind,
-    CheckResult,
     Output,
     cut_prompts,
     first_tested_tokens,
@@ -23,7 +22,7 @@ from specbench.features.verify.case import (
 CHANCE = 1e-6  # probabilities below this are rounding error
 
 
-def greedy(case: Case, advance: Callable[[], None]) -> list[CheckResult]:
+def greedy(case: Case, advance: Callable[[], None]) -> list[Check]:
     """Check outputs and acceptance at T = 0.
 
     Every token must be the target's arg max except at near-ties, and drafts must be accepted accordingly.
@@ -43,18 +42,18 @@ def greedy(case: Case, advance: Callable[[], None]) -> list[CheckResult]:
         advance()
     tokens = _tokens_check(torch.cat(gap), torch.cat(room), {"outputs": len(prompts), "equal": equal})
     if not outcomes:
-        return [tokens, CheckResult(CheckKind.acceptance, "greedy acceptance", no_first_tests(case.method), "", None)]
+        return [tokens, Check(CheckKind.acceptance, "greedy acceptance", no_first_tests(case.method), "", None)]
     wrong = outcomes.count("wrong")
     share = f"{outcomes.count('tie')} near-ties, {wrong} of {len(outcomes)} rounds not as expected"
     rounds: Table = {"rounds": len(outcomes), "near_ties": outcomes.count("tie"), "wrong": wrong}
-    return [tokens, CheckResult(CheckKind.acceptance, "greedy acceptance", share, "", not wrong, rounds)]
+    return [tokens, Check(CheckKind.acceptance, "greedy acceptance", share, "", not wrong, rounds)]
 
 
-def _tokens_check(gap: Tensor, room: Tensor, counts: Table) -> CheckResult:
+def _tokens_check(gap: Tensor, room: Tensor, counts: Table) -> Check:
     """Return the check of all tokens: each token's gap (n,) to the arg max, and the gap (n,) that rounding explains."""
     ties, wrong = int(((gap > 0) & (gap <= room)).sum()), int((gap > room).sum())
     worst, limit = float(gap.max()), float(room.max())
-    return CheckResult(
+    return Check(
         CheckKind.tokens,
         "greedy tokens",
         f"{counts['equal']} of {counts['outputs']} outputs equal the autoregressive method's;"

@@ -18,16 +18,16 @@ from specbench.decoding.sampling import Sampler
 from specbench.decoding.session import UNENDING
 from specbench.decoding.targets import Last
 from specbench.features.exactness.acceptance_test import AcceptanceTest
+from specbench.features.exactness.check import Check, CheckKind
 from specbench.features.exactness.evidence import LARGEST_FACTOR
+from specbench.features.exactness.group_tests import GroupTests, worst
 from specbench.features.exactness.martingales import GROUPS, SIGNIFICANCE, MartingaleTest
 from specbench.features.exactness.power import Power
-from specbench.features.exactness.token_statistics import categories_of, statistics
+from specbench.features.exactness.token_statistics import categories_of
 from specbench.features.exactness.token_tests import TokenTests
 from specbench.features.exactness.tolerance import Allowed
 from specbench.features.verify.case import (
     Case,
-    CheckKind,
-    CheckResult,
     Decoding,
     Output,
     cut_prompts,
@@ -39,6 +39,7 @@ from specbench.features.verify.case import (
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import Chain
 
+NOT_REJECTED = "not rejected, so a pass would say little; help: larger -n, --repeats or --temperature"
 MOST_CATEGORIES = 8192  # of a larger vocabulary, the least likely tokens are one category
 
 
@@ -84,14 +85,11 @@ def event_test(happened: list[bool], probabilities: list[float]) -> MartingaleTe
 
 
 class SampledStatistics:
-    """Martingale tests of sampled outputs against the declared distribution.
-
-    The first tokens of outputs have tests of their own, since the many later tokens would hide an error in them.
-    """
+    """Tests of sampled outputs against the declared distribution: of tokens by group, and of the acceptance of drafts."""
 
     def __init__(self, case: Case) -> None:
         self._case, self._sampler = case, Sampler(case.temperature)
-        self.tests = {group: TokenTests() for group in GROUPS}
+        self.tests = GroupTests()
         self._accepted: list[bool] = []
         self._expected: list[float] = []
         self.by_token = AcceptanceTest()
@@ -105,9 +103,7 @@ class SampledStatistics:
         x = torch.tensor(output.tokens, device=pi.device)  # (m,)
         others = {role: q for role, q in probs.items() if not (role == scorers[-1] and isinstance(target, Last))}
         few = categories_of(Allowed.exactly(pi), x, others, MOST_CATEGORIES)
-        values = statistics(few, output.ids, output.tokens)
-        for group, part in GROUPS.items():
-            self.tests[group].add(few, values, part)
+        self.tests.add(few, output.ids, output.tokens)
         test = next(iter(self._case.method.verifications()), Verification("", scorers, target))
         for position, role, accepted in first_tested_tokens(output, roles):
             expected = test.expected(probs[role][position], pi[position])
@@ -161,10 +157,18 @@ def _has_room(models: OpenSessions, role: str) -> bool:
     return models[role].room(models.ids) > 1
 
 
-def sampled(case: Case, advance: Callable[[], None]) -> tuple[list[CheckResult], Power]:
+class SampledChecks(NamedTuple):
+    """The checks of sampled outputs, what they would have missed, and how many tests share the significance level."""
+
+    checks: list[Check]
+    power: Power
+    tests: int
+
+
+def sampled(case: Case, advance: Callable[[], None]) -> SampledChecks:
     """Check at T > 0 that outputs follow the declared distribution, that acceptance is as expected, and the control.
 
-    The control's checks are corrected for the same number of tests as the method's. Also returns what would have been missed.
+    The control's checks are corrected for the same number of tests as the method's.
     """
     prompts = cut_prompts(case.prompts, case.cuts, case.decoding.seed)
     name, method, temperature = control_of(case)
@@ -177,29 +181,29 @@ def sampled(case: Case, advance: Callable[[], None]) -> tuple[list[CheckResult],
         control.add(output)
         advance()
     at = f", T = {case.temperature:g}"
-    count = sum(len(tests.results) for tests in tested.tests.values())
-    count += tested.acceptance.has_varied + tested.by_token.varied
-    checks = [_check(f"{group} tokens{at}", tested.tests[group], count) for group in GROUPS]
+    count = tested.tests.number_of_tests + tested.acceptance.has_varied + tested.by_token.varied
+    checks = [_check(f"{group} tokens{at}", tested.tests.by_group[group], count) for group in GROUPS]
     checks.append(_acceptance_check(f"acceptance{at}", tested, case, count))
-    controls = {group: _check(group, control.tests[group], count) for group in GROUPS}
-    return [*checks, _control_check(name, at, controls)], _power(tested, SIGNIFICANCE / max(count, 1))
+    controls = {group: _check(group, control.tests.by_group[group], count) for group in GROUPS}
+    power = _power(tested, SIGNIFICANCE / max(count, 1))
+    return SampledChecks([*checks, _control_check(name, at, controls)], power, count)
 
 
 def _power(tested: SampledStatistics, alarm: float) -> Power:
     """Return what tests at this significance level would have missed."""
-    acceptance, later = tested.by_token, tested.tests["later"].departures
+    acceptance, later = tested.by_token, tested.tests.by_group["later"].departures
     needed = acceptance.tokens_needed(alarm) if acceptance.tokens else None
     times = max(later.times_needed(alarm), needed / acceptance.tokens if needed else 0.0)
     return Power(
         factor=acceptance.smallest_factor(alarm) if acceptance.tokens else None,
         tested=acceptance.tokens,
         later=later.detectable(alarm),
-        first=tested.tests["first"].departures.detectable(alarm),
+        first=tested.tests.detectable("first", alarm),
         times=times if math.isfinite(times) else None,
     )
 
 
-def _acceptance_check(name: str, tested: SampledStatistics, case: Case, count: int) -> CheckResult:
+def _acceptance_check(name: str, tested: SampledStatistics, case: Case, count: int) -> Check:
     """Return the check of acceptance.
 
     First tested tokens are compared with the acceptance rate that q and pi imply, and all tested tokens with their acceptance
@@ -207,9 +211,9 @@ def _acceptance_check(name: str, tested: SampledStatistics, case: Case, count: i
     """
     kind, first, every = CheckKind.acceptance, tested.acceptance, tested.by_token
     if not first.tokens:
-        return CheckResult(kind, name, no_first_tests(case.method), "", None)
+        return Check(kind, name, no_first_tests(case.method), "", None)
     if not (first.has_varied or every.varied):
-        return CheckResult(kind, name, "every outcome was certain", "", None)
+        return Check(kind, name, "every outcome was certain", "", None)
     p, (rate, expected) = min(1.0, count * min(first.p, every.p)), tested.rates
     factor, needed = every.smallest_factor(SIGNIFICANCE / count), every.tokens_needed(SIGNIFICANCE / count)
     power = f"smallest detectable factor: {factor:g}" if factor else "no detectable factor up to 2"
@@ -223,10 +227,10 @@ def _acceptance_check(name: str, tested: SampledStatistics, case: Case, count: i
         "p": p, "z": first.z, "rounds": first.tokens, "accepted": rate, "expected": expected, "z_by_token": every.z,
         "tested": every.tokens, "certain": every.certain, "smallest_factor": factor, "tokens_for_1.05": needed,
     }  # fmt: skip
-    return CheckResult(kind, name, details, f"p {p:.1g}", p >= SIGNIFICANCE, {**numbers})
+    return Check(kind, name, details, f"p {p:.1g}", p >= SIGNIFICANCE, {**numbers})
 
 
-def _control_check(name: str, at: str, checks: dict[str, CheckResult]) -> CheckResult:
+def _control_check(name: str, at: str, checks: dict[str, Check]) -> Check:
     """Return the control's check.
 
     The control must be rejected: it passes if the check of at least one token group fails.
@@ -234,30 +238,30 @@ def _control_check(name: str, at: str, checks: dict[str, CheckResult]) -> CheckR
     measure = ", ".join(f"{group} {check.measure}" for group, check in checks.items())
     passed = [group for group, check in checks.items() if check.passed is not False]
     is_rejected = len(passed) < len(checks)
-    details = f"{name}: {'rejected' if is_rejected else 'NOT rejected, so a pass would say little'}"
+    details = f"{name}: {'rejected' if is_rejected else NOT_REJECTED}"
     if is_rejected and passed:
         details += f", but not by its {passed[0]} tokens"
     numbers = {group: check.numbers for group, check in checks.items()}
-    return CheckResult(CheckKind.control, f"control{at}", details, measure, is_rejected, {**numbers})
+    return Check(CheckKind.control, f"control{at}", details, measure, is_rejected, {**numbers})
 
 
-def _check(name: str, tests: TokenTests, count: int) -> CheckResult:
+def _check(name: str, tests: TokenTests, count: int) -> Check:
     """Return the check with the lowest p of these tests, corrected for `count` tests in total."""
     varied = tests.results
-    if not varied:
-        return CheckResult(CheckKind.tokens, name, "every distribution was one-hot", "", None)
-    worst = min(varied, key=lambda statistic: (varied[statistic].p, -abs(varied[statistic].z)))
-    test = varied[worst]
+    found = worst(varied)
+    if found is None:
+        return Check(CheckKind.tokens, name, "every distribution was one-hot")
+    statistic, test = found
     p = min(1.0, count * test.p)
-    shifts = [of.smallest_shift(SIGNIFICANCE / count) for name, of in tests.by_statistic.items() if name == worst]
-    shift = next(iter(shifts), None)
-    details = f"{test.tokens} tokens, {len(varied)} tests; the worst: {worst}, z = {test.z:.1f}"
+    one = tests.by_statistic.get(statistic)
+    shift = one.smallest_shift(SIGNIFICANCE / count) if one else None
+    details = f"{test.tokens} tokens, {len(varied)} tests; the worst: {statistic}, z = {test.z:.1f}"
     if shift is not None:
         details += f"; smallest detectable shift: {shift:.2g} standard deviations"
-    statistics = {statistic: {"z": other.z, "p": other.p} for statistic, other in varied.items()}
+    statistics = {name: {"z": other.z, "p": other.p} for name, other in varied.items()}
     detectable = [asdict(each) for each in tests.departures.detectable(SIGNIFICANCE / count)]
     numbers = {
-        "p": p, "tokens": test.tokens, "worst": worst, "smallest_shift": shift, "statistics": statistics,
+        "p": p, "tokens": test.tokens, "worst": statistic, "smallest_shift": shift, "statistics": statistics,
         "detectable": detectable,
     }  # fmt: skip
-    return CheckResult(CheckKind.tokens, name, details, f"p {p:.1g}", p >= SIGNIFICANCE, numbers)
+    return Check(CheckKind.tokens, name, details, f"p {p:.1g}", p >= SIGNIFICANCE, numbers)

@@ -1,12 +1,12 @@
 """Verification of a method on a pair: loads models and prompts, runs the checks, and combines them in a verdict."""
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 
+from specbench.config.construct import Table
 from specbench.config.options import Options
 from specbench.config.pair import Pair
 from specbench.config.presets import preset, require_presets
@@ -14,13 +14,13 @@ from specbench.config.request import Request
 from specbench.data.prompting import encode_firsts
 from specbench.decoding.method import Method
 from specbench.errors import ConfigError, MissingAsset
+from specbench.features.exactness.exactness_verdict import ExactnessResult, verdict_on
+from specbench.features.exactness.martingales import SIGNIFICANCE
 from specbench.features.exactness.outcome import Outcome
-from specbench.features.exactness.power import Power
 from specbench.features.verify import CUTS
-from specbench.features.verify.case import Case, CheckKind, CheckResult, Decoding
+from specbench.features.verify.case import Case, Decoding
 from specbench.features.verify.enumerated import Enumeration, enumerated
-from specbench.features.verify.greedy import greedy
-from specbench.features.verify.sampled import sampled
+from specbench.features.verify.method_evidence import evidence_of
 from specbench.files import in_one_line
 from specbench.machine.threads import using
 from specbench.methods.speculative import Speculative
@@ -31,31 +31,44 @@ from specbench.models.resolve_models import Execution, device_of, resolve_models
 from specbench.models.resolved_model import ResolvedModel
 from specbench.observer import Observer
 from specbench.resolution import selection
-from specbench.resolution.methods import ResolvedMethod, is_lossless
+from specbench.resolution.methods import ResolvedMethod
 from specbench.resolution.resolve import Choice, sizes_of
-from specbench.runs.run_spec import MethodSpec
 
 TEMPERATURE = 2.0  # small models are confident, and near-deterministic distributions are hard to distinguish
+VERIFICATION_KIND = "verification"
 TASK = "gsm8k"  # for a pair that does not name a suitable one
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """The outcome, a one-line explanation, and what led to it.
+@dataclass(frozen=True, kw_only=True)
+class Verification(ExactnessResult):
+    """The verdict on a method, and where it was verified.
 
     Args:
-        outcome: The outcome.
-        line: The explanation.
-        checks: The checks.
-        power: What the sampled checks would have missed; None without sampled checks.
-        is_lossless: Whether an exact method's distribution is its baseline's.
+        lossless: Whether its outputs follow its baseline's distribution.
+        options: The method's options.
+        pair: The pair.
+        tasks: The tasks whose prompts were decoded.
+        device: The device.
+        dtype: The dtypes of the models.
+        engine: The engines of the models.
+        temperature: The temperature of the sampled checks; 0 without.
+        seed: The seed.
     """
 
-    outcome: Outcome
-    line: str
-    checks: list[CheckResult]
-    power: Power | None = None
-    is_lossless: bool = False
+    kind: str = VERIFICATION_KIND
+    lossless: bool = False
+    options: Table = field(default_factory=dict)
+    pair: str = ""
+    tasks: tuple[str, ...] = ()
+    device: str = ""
+    dtype: str = ""
+    engine: str = ""
+    temperature: float = 0.0
+    seed: int = 0
+
+    def __repr__(self) -> str:
+        where = f"{self.pair}, {', '.join(self.tasks)}, {self.device} {self.dtype}, T = {self.temperature:g}"
+        return f"<Verification of {self.subject} on {where}: {self.line}>"
 
 
 def verify(
@@ -64,109 +77,27 @@ def verify(
     baseline: Method,
     advance: Callable[[], None] = lambda: None,
     enumeration: Enumeration | None = None,
-) -> Verdict:
+) -> Verification:
     """Check a method against the distribution that it must declare.
 
     The greedy checks are made at any temperature, the sampled checks if the case's temperature is above 0. A method that
     passes is lossless if `baseline` declares the same distribution, and if its enumeration or the power of the sampled checks
     supports that. `advance` is called once per output, `output_count` times in total.
     """
-    checks, power = greedy(case, advance), None
-    if case.temperature:
-        more, power = sampled(case, advance)
-        checks += more
-    greedy_tokens = checks[0]
-    if enumeration is not None:
-        checks.append(_enumeration_check(enumeration))
-    declared = _declared(case)
-    failed = [check for check in checks if check.passed is False and check.kind is not CheckKind.control]
-    if failed:
-        line = _fault(case, name, declared, greedy_tokens, failed)
-        return Verdict(Outcome.differs, line, checks, power)
-    if any(check.passed is False for check in checks):
-        line = f"inconclusive: {name} passed, but the control was not rejected; help: larger -n, --repeats or --temperature"
-        return Verdict(Outcome.inconclusive, line, checks, power)
-    is_same = is_lossless(case.method, baseline, case.temperature)
-    how = f"greedy and at T = {case.temperature:g}" if case.temperature else "greedy; not sampled"
-    missed = f" (would have missed {'; '.join(power.missed)})" if power and power.missed else ""
-    is_enumerated = enumeration is not None and enumeration.is_exact
-    if not (is_enumerated or (power and power.meets_limits)):
-        lossy = "" if is_same else ", which is lossy"
-        why = f"; {enumeration.undecided}" if enumeration and enumeration.undecided else ""
-        line = f"no departure found: {name} against {declared}{lossy}, {how}{missed}{why}{_help(case, power)}"
-        return Verdict(Outcome.unfound, line, checks, power)
-    beyond = (
-        f" up to drafts of {enumeration.longest}" if enumeration and enumeration.longest < enumeration.depth else ""
+    evidence = evidence_of(case, name, baseline, advance, enumeration)
+    outcome, line = verdict_on(evidence)
+    return Verification(
+        outcome=outcome,
+        line=line,
+        subject=name,
+        reference=evidence.reference,
+        checks=evidence.checks,
+        power=evidence.power,
+        missed=evidence.power.missed if evidence.power else (),
+        tests=evidence.tests,
+        significance_level=SIGNIFICANCE / max(evidence.tests, 1),
+        lossless=outcome is Outcome.exact and evidence.is_lossless,
     )
-    shown = f"enumerated exactly{beyond}, and " if is_enumerated else ""
-    if is_same:
-        line = f"lossless: {name} follows {declared}: {shown}no departure found on this pair, {how}{missed}"
-        return Verdict(Outcome.exact, line, checks, power, is_lossless=True)
-    follows = f"follows its declared distribution, which is lossy: {name}, {declared}"
-    line = f"exact: {follows}: {shown}no departure found, {how}{missed}"
-    return Verdict(Outcome.exact, line, checks, power)
-
-
-def _declared(case: Case) -> str:
-    """Return the declared distribution in words."""
-    scorers, target = case.declared
-    name_of_rule = "" if target.name == "last" else f"'{target.name}' "
-    return f"the distribution {name_of_rule}of {' and '.join(scorers if name_of_rule else scorers[-1:])}"
-
-
-def _fault(case: Case, name: str, declared: str, greedy_tokens: CheckResult, failed: Sequence[CheckResult]) -> str:
-    """Return what is wrong, in one line."""
-    numbers = greedy_tokens.numbers
-    if greedy_tokens.passed is False and numbers["equal"] == numbers["outputs"]:
-        return (
-            f"NOT as Transformers: {name} decodes as the autoregressive method does, but the engine's logits differ from"
-            " those of Transformers' modules"
-        )
-    kinds, names = {check.kind for check in failed}, ", ".join(check.name for check in failed)
-    if CheckKind.tokens in kinds:
-        if case.method != case.plain and greedy(replace(case, method=case.plain), lambda: None)[0].passed is False:
-            return (
-                "NOT as Transformers: the autoregressive method itself departs from the logits of Transformers' modules, so"
-                f" nothing follows about {name}"
-            )
-        return f"NOT lossless: {name} departs from {declared}: {names}"
-    if CheckKind.enumeration in kinds:
-        return f"NOT lossless: {name} departs from {declared} on lookup tables: {names}; help: specbench enumerate"
-    return (
-        f"NOT as expected: no departure of {name} from {declared} was found, but its drafts are not accepted as often as they"
-        " should be; help: specbench enumerate"
-    )
-
-
-def _enumeration_check(found: Enumeration) -> CheckResult:
-    """Return the check of the exact distribution on lookup tables."""
-    largest = max((each.distance for each in found.findings.values()), default=0.0)
-    passed = False if found.differs else None if found.undecided else True
-    words = found.undecided or "; ".join(filter(None, ["whole outputs of lookup tables", found.scope]))
-    numbers = {
-        "distance": largest, "longest_draft": found.longest, "depth": found.depth,
-        "settings": {name: each.distance for name, each in found.findings.items()},
-    }  # fmt: skip
-    return CheckResult(
-        CheckKind.enumeration,
-        "enumeration",
-        words,
-        f"distance {largest:.1e}" if found.findings else "",
-        passed,
-        numbers,
-    )
-
-
-MOST_TIMES = 100.0  # of the outputs of a verification; more are no help
-
-
-def _help(case: Case, power: Power | None) -> str:
-    """Return how to reach a stronger verdict, in words; empty if no number of outputs in reach would."""
-    if power is None:
-        return "; help: --temperature 1"
-    if power.times is None or not 1.0 < power.times <= MOST_TIMES:
-        return ""
-    return f"; help: --repeats {math.ceil(case.cuts * power.times)} would find departures above the limits"
 
 
 def output_count(case: Case) -> int:
@@ -174,7 +105,7 @@ def output_count(case: Case) -> int:
     return len(case.prompts) * (2 + (2 * case.cuts if case.temperature else 0))
 
 
-def undeclared(method: Method, name: str) -> Verdict:
+def undeclared(method: Method, name: str) -> Verification:
     """Return the verdict on a method that declares no distribution."""
     why = ""
     if getattr(method, "bonus", "") == "paper":
@@ -185,9 +116,8 @@ def undeclared(method: Method, name: str) -> Verdict:
         why = ": whether a drafted token is tested depends on the tokens drafted after it"
     elif reason := method.undefined_at(1.0):
         why = f": {reason}"
-    return Verdict(
-        Outcome.undeclared, f"cannot be verified: {name} declares no distribution that its output follows{why}", []
-    )
+    line = f"{Outcome.undeclared.words}: {name} declares no distribution that its output follows{why}"
+    return Verification(outcome=Outcome.undeclared, line=line, subject=name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,26 +129,6 @@ class VerifyRequest:
     tasks: tuple[str, ...] = ()
     options: Options
     cuts: int = CUTS
-
-
-@dataclass(frozen=True)
-class Verification:
-    """What was verified, where, and the verdict."""
-
-    method: str
-    spec: MethodSpec
-    pair: str
-    tasks: tuple[str, ...]
-    device: str
-    dtype: str
-    engine: str
-    temperature: float
-    seed: int
-    verdict: Verdict
-
-    def __repr__(self) -> str:
-        where = f"{self.pair}, {', '.join(self.tasks)}, {self.device} {self.dtype}, T = {self.temperature:g}"
-        return f"<Verification of {self.method} on {where}: {self.verdict.line}>"
 
 
 def verify_method(request: VerifyRequest, observer: Observer | None = None) -> Verification:
@@ -240,7 +150,7 @@ def _verification(request: VerifyRequest, observer: Observer) -> Verification:
     needed = {role: model for role, model in models.items() if role in resolved.method.roles()}
     tasks: tuple[str, ...] = ()
     if resolved.method.declared_distribution() is None:
-        verdict = undeclared(resolved.method, resolved.label)
+        found = undeclared(resolved.method, resolved.label)
     else:
         with observer.status(f"enumerate {resolved.label}"):
             enumeration = _enumeration(request.method, pair, options, resolved)
@@ -256,10 +166,10 @@ def _verification(request: VerifyRequest, observer: Observer) -> Verification:
             options.temperature or 0.0, request.cuts,
         )  # fmt: skip
         loaded.prepare(max(map(len, case.prompts)) + decoding.new, resolved.method.blocks)
-        verdict = _verdict(case, resolved, baseline, observer, enumeration)
-    return Verification(
-        method=resolved.label,
-        spec=resolved.spec,
+        found = _verdict(case, resolved, baseline, observer, enumeration)
+    return replace(
+        found,
+        options=resolved.spec.options,
         pair=name,
         tasks=tasks,
         device=str(on.device),
@@ -267,7 +177,6 @@ def _verification(request: VerifyRequest, observer: Observer) -> Verification:
         engine=", ".join(dict.fromkeys(model.engine for model in needed.values())),
         temperature=options.temperature or 0.0,
         seed=options.seed,
-        verdict=verdict,
     )
 
 
@@ -315,13 +224,13 @@ def _enumeration(method: str, pair: Pair, options: Options, resolved: ResolvedMe
     except (ConfigError, MissingAsset):
         raise
     except Exception as error:  # of any type, from a plugin
-        return Enumeration(label=resolved.label, error=f"{type(error).__name__}: {in_one_line(error)}")
+        return Enumeration(subject=resolved.label, error=f"{type(error).__name__}: {in_one_line(error)}")
     return replace(found, depth=max(found.depth, resolved.method.depth))
 
 
 def _verdict(
     case: Case, resolved: ResolvedMethod, baseline: Method, observer: Observer, enumeration: Enumeration | None
-) -> Verdict:
+) -> Verification:
     """Run the checks of a case. Raises ConfigError for prompts that cannot be decoded."""
     with observer.progress(f"verify {resolved.label}", output_count(case)) as advance:
         try:

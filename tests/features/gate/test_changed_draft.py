@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from specbench.features.gate.comparison import compare
-from specbench.features.gate.snapshot import read_runs
+from specbench.features.gate.snapshot import runs_of
 from specbench.features.gate.verdict import GateLimits, Status
 from tests.fixtures.console import specbench
 
@@ -70,7 +70,7 @@ def test_a_method_that_is_not_lossless_cannot_be_compared_with_another_draft(run
 
 
 def test_other_outputs_of_a_lossless_method_with_another_draft_are_a_regression(runs):
-    base, new = ([replace(run, sessions=[]) for run in read_runs(runs / name)] for name in ("draft", "middle"))
+    base, new = ([replace(run, sessions=[]) for run in runs_of(runs / name)] for name in ("draft", "middle"))
     other = [replace(row, ids="other") if row.sample == "0" else row for row in new[0].generations["sd"]]
     new = [replace(new[0], generations={**new[0].generations, "sd": other})]
     verdicts = {v.aspect: v for v in compare(base, new, GateLimits(counters_only=True)) if v.method == "sd"}
@@ -87,7 +87,7 @@ def test_other_outputs_of_a_lossless_method_with_another_draft_are_a_regression(
 )
 def test_the_speed_decides_whether_a_new_draft_is_better(runs, seconds, status, title):
     """Whatever the acceptance and the cost of a forward are."""
-    base, new = (read_runs(runs / name) for name in ("draft", "middle"))
+    base, new = (runs_of(runs / name) for name in ("draft", "middle"))
     rounds = {"ar": 1.0, "lossy": 0.7}
     base, new = (
         [

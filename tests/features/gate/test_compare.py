@@ -10,9 +10,10 @@ from specbench.config.options import Options
 from specbench.config.request import Request
 from specbench.features.gate.comparison import ANCHOR, compare
 from specbench.features.gate.decoding_checks import decoding, log_ratios
-from specbench.features.gate.snapshot import Snapshot, load, pooled, read_runs
+from specbench.features.gate.snapshot import RunSnapshot, pooled
 from specbench.features.gate.verdict import GateLimits, GateVerdict, Status, exit_code
 from tests.fixtures.fabricated import CONFIG, ENVIRONMENT, generations, measured, quiet, session, without_prompts
+from tests.fixtures.snapshots import loaded, save
 
 LIMITS = GateLimits()
 
@@ -257,13 +258,13 @@ def test_drafts_that_were_never_accepted_are_no_change_of_acceptance():
 def test_a_snapshot_gives_back_what_it_was_given(tmp_path):
     cell = quiet(count=2)
     request = Request(methods=("sd",), pair="tiny", options=Options(limit=8))
-    Snapshot([request], [cell], False).save(tmp_path / "b.json")
-    back = load(tmp_path / "b.json")
+    save(RunSnapshot([request], [cell], False), tmp_path / "b.json")
+    back = loaded(tmp_path / "b.json")
     assert back.requests == [request] and back.runs[0].generations == cell.generations
     assert log_ratios(back.runs[0].sessions[1], "sd", "ar") == pytest.approx(
         log_ratios(cell.sessions[1], "sd", "ar"), abs=1e-5
     )
-    assert exit_code(compare([cell], read_runs(tmp_path / "b.json"), LIMITS)) == 0
+    assert exit_code(compare([cell], back.runs, LIMITS)) == 0
 
 
 def of_gamma(gamma: int, seed: int):

@@ -23,13 +23,14 @@ from specbench.experiment import batch as remeasure
 from specbench.experiment.pipeline import Results
 from specbench.features.gate import gating
 from specbench.features.gate.comparison import ANCHOR
-from specbench.features.gate.snapshot import Snapshot, load, read_runs
+from specbench.features.gate.snapshot import RunSnapshot, runs_of
 from specbench.features.gate.verdict import GateLimits, Status
 from specbench.files import CHECKSUM, json_with_checksum
 from specbench.models import cached_session as session
 from specbench.vocabulary import SandboxKind
 from tests.fixtures.console import specbench
 from tests.fixtures.fabricated import quiet
+from tests.fixtures.snapshots import loaded
 
 ROOT = Path(__file__).parents[3]
 TINY = ROOT / "results" / "snapshots" / "tiny.json"
@@ -75,9 +76,9 @@ def corrupted(roll):
 def test_what_was_recorded_passes_and_needs_no_clock(recorded):
     shown = specbench("gate", "check", "base.json", "--out", "runs", "--junit", "gate.xml", cwd=recorded)
     assert "gate by base.json" in shown.stdout and shown.stdout.count("same") >= 2
-    held = load(recorded / "base.json")
+    held = loaded(recorded / "base.json")
     assert held.counters_only and not held.runs[0].sessions
-    assert held.runs[0].generations == read_runs(recorded / "runs")[0].generations
+    assert held.runs[0].generations == runs_of(recorded / "runs")[0].generations
     assert 'failures="0"' in (recorded / "gate.xml").read_text()
 
 
@@ -93,7 +94,7 @@ def test_a_halved_acceptance_fails_by_name_with_every_token_as_it_was(recorded, 
     assert found["ar", "decoding"]["status"] == "ok"
     rates = [
         sum(row.accepted for row in cell.generations["sd"]) / sum(row.tested for row in cell.generations["sd"])
-        for cell in (load(recorded / "base.json").runs[0], read_runs(recorded / "corrupted")[0])
+        for cell in (loaded(recorded / "base.json").runs[0], runs_of(recorded / "corrupted")[0])
     ]
     assert rates[1] < 0.65 * rates[0]
 
@@ -101,18 +102,18 @@ def test_a_halved_acceptance_fails_by_name_with_every_token_as_it_was(recorded, 
 def test_update_and_add_keep_the_commands(recorded, tmp_path):
     """Of an outdated file too: that is when it is needed."""
     held = json.loads((recorded / "base.json").read_text())
-    (tmp_path / "b.json").write_text(json.dumps({**held, "semantics": 0}))
+    (tmp_path / "b.json").write_text(json.dumps({**held, "runs": {**held["runs"], "semantics": 0}}))
     specbench("gate", "update", "b.json", cwd=tmp_path)
-    assert load(tmp_path / "b.json").requests == load(recorded / "base.json").requests
+    assert loaded(tmp_path / "b.json").requests == loaded(recorded / "base.json").requests
     specbench("gate", "record", "b.json", "--add", *FEW, "--temperature", "1", cwd=tmp_path)
-    assert [cell.spec.decoding.temperature for cell in load(tmp_path / "b.json").runs] == [0.0, 1.0]
-    assert load(tmp_path / "b.json").runs[0].generations == load(recorded / "base.json").runs[0].generations
+    assert [cell.spec.decoding.temperature for cell in loaded(tmp_path / "b.json").runs] == [0.0, 1.0]
+    assert loaded(tmp_path / "b.json").runs[0].generations == loaded(recorded / "base.json").runs[0].generations
 
 
 def test_a_snapshot_of_the_other_kind_is_not_extended(recorded):
-    how = gating.SnapshotOptions(counters_only=False, sessions=1, add=True)
+    how = gating.SnapshotOptions(counters_only=False, sessions=1)
     with pytest.raises(ConfigError, match="counters only"):
-        gating.record(recorded / "base.json", recorded, remeasure.RequestBatch(requests=[REQUEST]), how)
+        gating.record(loaded(recorded / "base.json"), recorded, remeasure.RequestBatch(requests=[REQUEST]), how)
     assert specbench("gate", "check", "runs.json", cwd=recorded, code=2).stderr.startswith("error[")
 
 
@@ -126,17 +127,17 @@ def test_two_baselines_of_one_name_are_distinguished(recorded, tmp_path):
         command = ["-m", "ar", "-t", "gsm8k", "-n", count, "--max-new-tokens", 4, "--counters-only"]
         specbench("gate", "record", f"{name}/tiny.json", *command, cwd=tmp_path)
     specbench("gate", "update", "a/tiny.json", "b/tiny.json", cwd=tmp_path)
-    assert [[cell.samples for cell in load(tmp_path / name / "tiny.json").runs] for name in "ab"] == [[2], [3]]
+    assert [[cell.samples for cell in loaded(tmp_path / name / "tiny.json").runs] for name in "ab"] == [[2], [3]]
 
 
 def test_a_command_that_cannot_be_measured_is_reported(recorded, tmp_path):
     held = json.loads((recorded / "base.json").read_text())
-    (command,) = held["commands"]
+    (command,) = held["runs"]["requests"]
     for wrong, message in (
         ({**command, "options": {"limt": 5}}, "did you mean 'limit'?"),
         ({key: value for key, value in command.items() if key != "methods"}, "missing required field `methods`"),
     ):
-        (tmp_path / "b.json").write_text(resealed({**held, "commands": [wrong]}))
+        (tmp_path / "b.json").write_text(resealed({**held, "runs": {**held["runs"], "requests": [wrong]}}))
         assert message in specbench("gate", "check", "b.json", cwd=tmp_path, code=2).stderr
 
 
@@ -153,7 +154,6 @@ def test_a_snapshot_of_another_version_or_without_runs_is_an_error(tmp_path):
 
 def gated(monkeypatch, tmp_path, slower: list[float]) -> tuple[list, int]:
     """Verdicts against fabricated sessions, of which the nth has sd slower by a factor; and how many were measured."""
-    Snapshot([], [quiet(count=2)], False).save(tmp_path / "b.json")
     asked = []
 
     def measure_sessions(request, out, launch, count, first=1):
@@ -161,7 +161,7 @@ def gated(monkeypatch, tmp_path, slower: list[float]) -> tuple[list, int]:
         return [quiet({"sd": slower[first - 1]}, seed=10 + first)]
 
     monkeypatch.setattr(gating, "measure_sessions", measure_sessions)
-    return gating.check(tmp_path / "b.json", tmp_path, NOTHING, GateLimits()), len(asked)
+    return gating.check(RunSnapshot([], [quiet(count=2)], False), tmp_path, NOTHING, GateLimits()), len(asked)
 
 
 @pytest.mark.parametrize(
@@ -180,16 +180,16 @@ def test_a_slow_down_is_confirmed_in_two_more_processes(monkeypatch, tmp_path, s
 
 
 def test_counters_of_a_timed_baseline_need_neither_anchor_nor_repeats(monkeypatch, tmp_path):
-    Snapshot([replace(REQUEST, methods=("sd", ANCHOR), options=Options(repeats=5))], [quiet(count=2)], False).save(
-        tmp_path / "b.json"
-    )
+    timed = replace(REQUEST, methods=("sd", ANCHOR), options=Options(repeats=5))
     seen = []
     monkeypatch.setattr(
         gating,
         "measure_sessions",
         lambda request, out, launch, count, first=1: seen.append((request, launch)) or [quiet()],
     )
-    found = gating.check(tmp_path / "b.json", tmp_path, NOTHING, GateLimits(counters_only=True))
+    found = gating.check(
+        RunSnapshot([timed], [quiet(count=2)], False), tmp_path, NOTHING, GateLimits(counters_only=True)
+    )
     ((request, launch),) = seen
     assert request.requests == [replace(REQUEST, options=Options(repeats=1))]
     assert launch is remeasure.measure_here and {each.aspect for each in found} == {"decoding", "quality"}
@@ -252,7 +252,7 @@ def test_a_measuring_child_ends_with_a_parent_that_is_killed(tmp_path):
 
 def test_the_bundled_snapshot_covers_the_tiny_family():
     """A file that lacks a cell, or holds other commands than cells, would pass what it should not."""
-    held = load(TINY)
+    held = loaded(TINY)
     methods = {name for request in held.requests for name in request.methods}
     assert methods >= {"sd", "we-se", "cd-se", "eagle", "polybasic", "sprinter", "adaedl", "cascade-opt"}
     assert TINY.stat().st_size < 200_000 and held.counters_only

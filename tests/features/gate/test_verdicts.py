@@ -6,16 +6,18 @@ from xml.etree import ElementTree
 import pytest
 
 from specbench.cli import compare
-from specbench.features.gate.snapshot import Snapshot
+from specbench.features.gate.snapshot import RunSnapshot
 from specbench.features.gate.verdict import GateVerdict, Status
 from tests.fixtures.console import specbench
 from tests.fixtures.fabricated import quiet
+from tests.fixtures.snapshots import save
 
 
 @pytest.fixture
 def two_files(tmp_path):
     for name, slower in (("base", 1.0), ("new", 1.1)):
-        Snapshot([], [quiet({"sd": slower}, seed=3 + int(slower * 10), count=2)], False).save(tmp_path / f"{name}.json")
+        runs = [quiet({"sd": slower}, seed=3 + int(slower * 10), count=2)]
+        save(RunSnapshot([], runs, False), tmp_path / f"{name}.json")
     return tmp_path
 
 

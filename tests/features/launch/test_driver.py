@@ -9,10 +9,13 @@ import pytest
 
 from specbench.cli.run import SuiteMode
 from specbench.config.request import Access
+from specbench.config.shard import Shard
 from specbench.errors import ConfigError, ExitCode
 from specbench.features.launch.driver import Campaign, launch
-from specbench.features.launch.job import Job, JobOutcome, JobState
+from specbench.features.launch.job import Job, JobOutcome
+from specbench.features.launch.job_request import JobRequest, job_request, perform_request, write_request
 from specbench.features.launch.ledger import Ledger, folder_of
+from specbench.features.launch.sharding import with_shard
 from specbench.features.suites.suite import SuiteRequest, read_suite
 from specbench.features.suites.suite_index import Index
 from specbench.files import read_with_checksum, write_with_checksum
@@ -63,7 +66,7 @@ class Here:
     def poll(self, jobs):
         for job in jobs.values():
             self._perform(job)
-        return dict.fromkeys(jobs, JobState.ended)
+        return {}
 
     def cancel(self, jobs):
         self.canceled += list(jobs)
@@ -76,23 +79,23 @@ class Here:
             return
         code = int(result) if result else 0
         if not code:
-            console.specbench(*job.arguments, cwd=self.cwd)
+            assert perform_request(job.request_file, job.error_file, Observer()) == ExitCode.OK
         job.folder.mkdir(parents=True, exist_ok=True)
-        job.log.write_text(f"error[config]: fate {code}\n" if code else "")
+        job.log.write_text("")
+        if code:
+            job.error_file.write_text(f"fate {code}\n")
         write_with_checksum(job.outcome_file, asdict(JobOutcome("a host", time.time(), exit_code=code)))
 
 
 @pytest.fixture
 def request_of(tmp_path):
-    """A request for the suite, and the arguments of its jobs."""
     (tmp_path / "own.toml").write_text(SUITE)
     suite = read_suite(str(tmp_path / "own.toml"))
     return SuiteRequest(suite=suite, out=tmp_path / "results", access=Access())
 
 
 def campaign(request: SuiteRequest, launcher: Here, **others) -> Campaign:
-    arguments = ("run", "--suite", str(launcher.cwd / "own.toml"), "--out", str(request.out))
-    return Campaign(request=request, arguments=arguments, launcher=launcher, seconds=0.0, **others)
+    return Campaign(request=request, launcher=launcher, seconds=0.0, **others)
 
 
 def states_of(request: SuiteRequest) -> dict[str, str]:
@@ -124,12 +127,12 @@ def test_interrupted_jobs_are_submitted_again_and_final_codes_are_not(request_of
     assert attempts == {"gsm8k": 3, "xsum": 3, "humaneval": 1}
     assert states_of(request_of) == {"gsm8k": "done", "xsum": "failed", "humaneval": "failed"}
     entries = {entry.task: entry for entry in Ledger.of(folder_of(request_of)).entries.values()}
-    assert entries["humaneval"].why == "error[config]: fate 2" and entries["humaneval"].log
+    assert entries["humaneval"].why == "fate 2" and entries["humaneval"].log
     index = Index.of(request_of.suite.name, request_of.out).runs.values()
-    assert {run.task: run.why for run in index}["humaneval"] == "error[config]: fate 2"
+    assert {run.task: run.why for run in index}["humaneval"] == "fate 2"
     assert entries["xsum"].why == "killed or node lost, without an exit code" and entries["gsm8k"].host == "a host"
     shown = "".join(console.specbench("status", "--suite", tmp_path / "own.toml", cwd=tmp_path))
-    assert "1 done, 2 failed" in shown and "4 of 4" in shown and "error[config]: fate 2" in shown
+    assert "1 done, 2 failed" in shown and "4 of 4" in shown and "fate 2" in shown
 
 
 def test_the_outcome_of_an_earlier_driver_does_not_count(request_of, tmp_path):
@@ -195,7 +198,7 @@ def test_jobs_that_end_with_their_driver_are_submitted_again_and_count_as_first_
     assert second.nodes == ["a node"], "the node of its records is preferred"
 
 
-@pytest.mark.parametrize(("cancels", "state"), [(False, "pending"), (True, "waiting")])
+@pytest.mark.parametrize(("cancels", "state"), [(False, "queued"), (True, "pending")])
 def test_after_an_interrupt_jobs_go_on_or_are_canceled(request_of, tmp_path, cancels, state):
     class Interrupted(Here):
         def poll(self, jobs):
@@ -217,24 +220,37 @@ def test_a_run_of_another_machine_restarts_and_the_old_attempt_is_kept(request_o
     (folder / SAMPLES).write_bytes(b"".join(lines[:2]))  # interrupted
     environment = read_with_checksum(folder / ENVIRONMENT, Environment)
     write_with_checksum(folder / ENVIRONMENT, {**environment, "cpu": "another processor"}, indent=2)
-    command = ("run", "--suite", tmp_path / "own.toml", "--only", folder.name)
-    console.specbench(*command, cwd=tmp_path)
+    paths = tmp_path / "request.json", tmp_path / "error.txt"
+    write_request(paths[0], job_request(request_of, 1, folder.name, None, untimed=False))
+    perform_request(*paths, Observer())
     assert load(folder).complete and read_with_checksum(folder / ENVIRONMENT, Environment)["cpu"] == environment["cpu"]
     kept = folder / "attempts" / "1"
     assert (kept / SAMPLES).read_bytes() == b"".join(lines[:2])
     assert read_with_checksum(kept / ENVIRONMENT, Environment)["cpu"] == "another processor"
     before = (folder / SAMPLES).stat().st_mtime_ns
-    console.specbench(*command, cwd=tmp_path)
+    perform_request(*paths, Observer())
     assert (folder / SAMPLES).stat().st_mtime_ns == before and not (folder / "attempts" / "2").exists()
 
 
 def test_a_suite_has_no_other_runs(request_of, tmp_path):
-    shown = "".join(
-        console.specbench(
-            "run", "--suite", tmp_path / "own.toml", "--only", "sd_tiny_gsm8k_00000000", cwd=tmp_path, code=2
-        )
-    )
-    assert "has no run sd_tiny_gsm8k_00000000" in shown
+    path, error = tmp_path / "request.json", tmp_path / "error.txt"
+    write_request(path, job_request(request_of, 1, "sd_tiny_gsm8k_00000000", None, untimed=False))
+    with pytest.raises(ConfigError, match="has no run sd_tiny_gsm8k_00000000"):
+        perform_request(path, error, Observer())
+    assert "has no run sd_tiny_gsm8k_00000000" in error.read_text(), "the driver reads it"
+
+
+def test_a_request_file_holds_the_options_that_the_user_replaced(tmp_path):
+    (tmp_path / "own.toml").write_text(SUITE)
+    replaced = {"limit": 1, "gamma": (("", (2,)),), "overrides": (("task.shots", 0),)}
+    suite = read_suite(str(tmp_path / "own.toml"), **replaced)
+    request = SuiteRequest(suite=suite, out=tmp_path / "results", access=Access(), replaced=replaced)
+    job = job_request(request, 2, "a run", Shard(1, 2), untimed=True)
+    write_request(tmp_path / "request.json", job)
+    read = read_with_checksum(tmp_path / "request.json", JobRequest)
+    again = read.suite_request()
+    assert (read.part, read.shard, read.access.untimed) == (2, Shard(1, 2), True)
+    assert again.suite == with_shard(suite, Shard(1, 2)) and dict(again.replaced) == replaced
 
 
 def test_status_needs_a_suite_that_a_launcher_has_run(request_of, tmp_path):

@@ -8,8 +8,9 @@ import time
 import pytest
 
 from specbench.errors import ConfigError
-from specbench.features.launch.job import Job, JobState
+from specbench.features.launch.job import Job
 from specbench.features.launch.local import Gpu, LocalLauncher, gpus_here
+from specbench.runs.run_state import RunState
 from tests.fixtures import console
 
 SUITE = """
@@ -28,8 +29,9 @@ tasks = ["gsm8k", "xsum"]
 
 
 def wait_for(launcher, jobs, state, seconds=60.0):
+    """Wait until jobs are in a state; None: until they have ended."""
     end = time.monotonic() + seconds
-    while set(launcher.poll(jobs).values()) != {state}:
+    while {launcher.poll(jobs).get(job) for job in jobs} != {state}:
         assert time.monotonic() < end, "a job did not reach its state"
         time.sleep(0.05)
 
@@ -61,10 +63,10 @@ def test_a_job_can_have_several_gpus(tmp_path, monkeypatch):
     monkeypatch.setattr(Job, "command", property(lambda job: ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES"]))
     launcher = LocalLauncher([Gpu(f"GPU-{i}", "a card") for i in range(3)], per_job=2)
     assert launcher.free(0) == 1 and launcher.free(1) == 0
-    job = Job("run", (), tmp_path / "launch")
+    job = Job("run", tmp_path / "launch")
     (identifier,) = launcher.submit([job])
     assert launcher.free(0) == 0
-    wait_for(launcher, {identifier: job}, JobState.ended)
+    wait_for(launcher, {identifier: job}, None)
     assert job.log.read_text() == "GPU-0,GPU-1\n" and launcher.free(0) == 1
 
 
@@ -85,20 +87,20 @@ def test_a_gpu_is_leased_until_its_job_ends(tmp_path, monkeypatch):
     monkeypatch.setattr(Job, "command", property(lambda job: ["sh", "-c", "echo $CUDA_VISIBLE_DEVICES; sleep 60"]))
     launcher = LocalLauncher([Gpu("GPU-one", "a card"), Gpu("GPU-two", "a card")])
     assert launcher.free(0) == 2 and not launcher.shared
-    jobs = [Job(f"run{i}", (), tmp_path / "launch") for i in range(2)]
+    jobs = [Job(f"run{i}", tmp_path / "launch") for i in range(2)]
     ids = dict(zip(launcher.submit(jobs), jobs, strict=True))
-    wait_for(launcher, ids, JobState.running)
+    wait_for(launcher, ids, RunState.running)
     other = LocalLauncher(launcher.gpus)
     assert other.free(0) == 0, "another driver sees the leases"
-    assert set(other.poll(ids).values()) == {JobState.running}, "and the jobs"
-    assert other.submit([Job("run2", (), tmp_path / "launch")]) == []
+    assert set(other.poll(ids).values()) == {RunState.running}, "and the jobs"
+    assert other.submit([Job("run2", tmp_path / "launch")]) == []
     end = time.monotonic() + 60.0
     while not all(job.log.exists() and job.log.read_bytes() for job in jobs):
         assert time.monotonic() < end, "a job wrote no log"
         time.sleep(0.05)
     launcher.cancel(ids)
-    wait_for(launcher, ids, JobState.ended)
-    assert set(other.poll(ids).values()) == {JobState.ended}
+    wait_for(launcher, ids, None)
+    assert not other.poll(ids)
     while launcher.free(0) < 2:  # a child of the job's process still ends
         time.sleep(0.05)
     logs = sorted((tmp_path / "launch").glob("*.log"))
@@ -133,7 +135,7 @@ def test_a_mistake_in_a_setting_is_named(settings, message, tmp_path):
 
 def test_an_outcome_says_how_a_command_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(Job, "command", property(lambda job: ["sh", "-c", "echo error: no; exit 7"]))
-    launcher, job = LocalLauncher(), Job("run", (), tmp_path)
+    launcher, job = LocalLauncher(), Job("run", tmp_path)
     (identifier,) = launcher.submit([job])
-    wait_for(launcher, {identifier: job}, JobState.ended)
+    wait_for(launcher, {identifier: job}, None)
     assert job.outcome().exit_code == 7 and job.log.read_text() == "error: no\n"

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from specbench.config.options import Options
 from specbench.config.request import Access
+from specbench.config.shard import Shard, shards_of
 from specbench.data.task import Data, Sample
 from specbench.errors import ConfigError, ExitCode
-from specbench.features.launch.sharding import combine_suite, shards_of, with_shard
+from specbench.features.launch.sharding import combine_suite, with_shard
 from specbench.features.suites.suite import SuiteRequest, read_suite
 from specbench.files import read_with_checksum, write_with_checksum
 from specbench.machine.hardware import Environment
@@ -46,7 +46,7 @@ def test_parts_hold_every_conversation_once():
 @pytest.mark.parametrize("shard", ["0/2", "3/2", "1", "1/0", "x/2", "1/2/3"])
 def test_a_shard_is_one_of_n_parts(shard):
     with pytest.raises(ConfigError, match="--shard 1/4"):
-        Options(shard=shard)
+        Shard.of(shard)
 
 
 @pytest.mark.parametrize("command", [COMMAND, CASCADE])
@@ -110,7 +110,7 @@ def test_shards_that_are_missing_are_not_measured_undivided(tmp_path):
     )
     console.specbench("run", "--suite", suite, "--shard", "1/2", cwd=tmp_path)
     request = SuiteRequest(suite=read_suite(str(suite)), out=tmp_path / "results", access=Access())
-    requests = [replace(request, suite=with_shard(request.suite, each)) for each in ("1/2", "2/2")]
+    requests = [replace(request, suite=with_shard(request.suite, each)) for each in shards_of(2)]
     assert combine_suite(request, requests, Observer()) == ExitCode.SOME_FAILED
     assert not [path for path in request.out.glob("*/run.toml") if spec_of(path.parent).task.data.shard is None]
     assert "cannot be combined" in console.specbench(*COMMAND, "--shards", 2, "--fresh", cwd=tmp_path, code=2).stderr

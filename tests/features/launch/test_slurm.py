@@ -16,12 +16,13 @@ from specbench.config.request import Access
 from specbench.errors import ConfigError, ExitCode, MissingAsset
 from specbench.features.launch import slurm
 from specbench.features.launch.driver import Campaign, launch
-from specbench.features.launch.job import Job, JobState
+from specbench.features.launch.job import Job
 from specbench.features.launch.ledger import LEDGER, Ledger, folder_of
 from specbench.features.launch.slurm import slurm_launcher
 from specbench.features.suites.suite import SuiteRequest, read_suite
 from specbench.observer import Observer
 from specbench.runs.run_folder import SAMPLES, load
+from specbench.runs.run_state import RunState
 from tests.features.launch.test_local import SUITE
 
 pytest.importorskip("submitit", reason="needs submitit")
@@ -34,9 +35,8 @@ def request_of(tmp_path):
 
 
 def campaign(request, cluster, tmp_path):
-    arguments = ("run", "--suite", str(tmp_path / "own.toml"), "--out", str(request.out), "--untimed")
     launcher = slurm_launcher({"cluster": cluster, "minutes": 5}, folder_of(request))
-    return Campaign(request=request, arguments=arguments, launcher=launcher, seconds=0.2)
+    return Campaign(request=request, launcher=launcher, untimed=True, seconds=0.2)
 
 
 # submitit does not close its log files
@@ -87,13 +87,13 @@ def test_states_of_the_queue(tmp_path, monkeypatch):
     launcher = slurm_launcher({"cluster": "debug"}, tmp_path)
     launcher.cluster = "slurm"
     monkeypatch.setattr(slurm, "UNKNOWN_POLLS", 3)
-    jobs = {f"7_{i}": Job(f"run{i}", (), tmp_path) for i in range(5)}
+    jobs = {f"7_{i}": Job(f"run{i}", tmp_path) for i in range(5)}
     listed = "7_0 PENDING\n7_1 RUNNING\n7_2 COMPLETING\n7_3 PREEMPTED\n"
     monkeypatch.setattr(subprocess, "run", lambda command, **options: CompletedProcess(command, 0, listed, ""))
     states = [launcher.poll(jobs) for _ in range(3)]
-    expected = [JobState.pending, JobState.running, JobState.running, JobState.ended]
-    assert [list(each.values())[:4] for each in states] == [expected] * 3
-    assert [each["7_4"] for each in states] == [JobState.pending, JobState.pending, JobState.ended]
+    expected = {"7_0": RunState.queued, "7_1": RunState.running, "7_2": RunState.running}
+    unlisted = {"7_4": RunState.queued}
+    assert states == [expected | unlisted, expected | unlisted, expected]
 
 
 @pytest.mark.parametrize(
@@ -109,8 +109,8 @@ def test_a_queue_that_does_not_answer_ends_no_job(answer, tmp_path, monkeypatch)
         return answer
 
     monkeypatch.setattr(subprocess, "run", asked)
-    jobs = {"7_0": Job("run", (), tmp_path)}
-    assert [launcher.poll(jobs)["7_0"] for _ in range(5)] == [JobState.pending] * 5
+    jobs = {"7_0": Job("run", tmp_path)}
+    assert [launcher.poll(jobs)["7_0"] for _ in range(5)] == [RunState.queued] * 5
 
 
 @pytest.mark.skipif(bool(local_slurm.missing()), reason="needs root, slurm-wlm and munge")

@@ -7,14 +7,13 @@ import pytest
 
 from specbench.features.exactness.outcome import Outcome
 from specbench.features.gate.verdict import GateLimits, Status
-from specbench.features.servers.exactness.stored_verdict import KindVerdict, VerificationResult
+from specbench.features.servers.exactness.stored_verdict import KindVerdict, ServerVerification
 from specbench.features.servers.load.blocks import Pace
 from specbench.features.servers.load.load_metrics import Acceptance
 from specbench.features.servers.load.server_run import Level, Load, ServerRun
 from specbench.features.servers.request_key import RequestKind
 from specbench.features.servers.served import Description, ServedSampling, SpeculationCounts
 from specbench.features.servers.served_comparison import compare_served
-from specbench.features.servers.served_gate import without_output
 from specbench.features.servers.served_results import WORDS, as_json, results_in
 from tests.fixtures.console import specbench
 from tests.fixtures.model_server import model_server
@@ -38,7 +37,7 @@ def run(*levels: Level, load: Load = LOAD, version: str = "1", scores: dict[int,
     return ServerRun(on=on, off=on, load=load, levels=levels, scores=rows, failures={})
 
 
-def verification(outcome: str, *differing: int) -> VerificationResult:
+def verification(outcome: str, *differing: int) -> ServerVerification:
     """Return a verification of two kinds of requests, of which those at concurrencies `differing` differ."""
     kinds = [
         KindVerdict(
@@ -48,7 +47,7 @@ def verification(outcome: str, *differing: int) -> VerificationResult:
         for concurrency in (1, 2)
     ]  # fmt: skip
     description = Description(backend="vllm", url="http://a", model="m")
-    return VerificationResult(
+    return ServerVerification(
         outcome=Outcome(outcome), line=f"{outcome}: m", description=description, reference="weights", kinds=kinds
     )
 
@@ -104,32 +103,13 @@ def test_a_change_of_exactness_is_found(base, new, title, status):
     assert found(base, new) == {title: status}
 
 
-def test_recorded_commands_lose_their_output_options():
-    words = [
-        "server",
-        "run",
-        "-o",
-        "x",
-        "--on",
-        "http://a",
-        "--page=p.md",
-        "--out",
-        "y",
-        "--plots",
-        "figures",
-        "-oz",
-        "--json",
-    ]
-    assert without_output(words) == ["server", "run", "--on", "http://a", "--json"]
-
-
 VERIFY = (
     "--data", "synthetic", "-n", "6", "--max-new-tokens", "8", "--max-prompt-tokens", "16", "-c", "1",
     "--no-seeds", "--prompts", "raw", "-T", "0",
 )  # fmt: skip
 
 
-def test_a_snapshot_of_a_server_is_recorded_and_checked_by_its_commands(checkpoint, tmp_path):
+def test_a_snapshot_of_a_server_is_recorded_and_checked_by_its_requests(checkpoint, tmp_path):
     with model_server(checkpoint) as server:
         out, snapshot = tmp_path / "base", tmp_path / "served.json"
         specbench("server", "verify", "--on", server.url, "--weights", checkpoint, *VERIFY, "-o", out, cwd=tmp_path)

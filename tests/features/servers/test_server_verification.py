@@ -15,8 +15,8 @@ from specbench.features.servers.backends.vllm import Vllm
 from specbench.features.servers.exactness.calibration import deviation_of
 from specbench.features.servers.exactness.kinds import shared_cause
 from specbench.features.servers.exactness.served_checks import GreedyTexts
-from specbench.features.servers.exactness.server_verdict import ServerVerification
 from specbench.features.servers.exactness.server_verification import verify_server
+from specbench.features.servers.exactness.stored_verdict import ServerVerification
 from specbench.features.servers.exactness.verify_request import ServerVerifyRequest
 from specbench.features.servers.prompts import served_prompts
 from specbench.features.servers.request_key import PromptKind, RequestKind
@@ -39,7 +39,8 @@ def verified(server: ModelServer, checkpoint, out, **changes) -> ServerVerificat
         "max_tokens": 12, "max_prompt_tokens": 16, "concurrencies": (1,), "kinds": (PromptKind.raw,), "seeds": False,
         "samplings": (ServedSampling(), WARM),
     }  # fmt: skip
-    return asyncio.run(verify_server(ServerVerifyRequest(**{**settings, **changes}), Observer()))
+    found, _ = asyncio.run(verify_server(ServerVerifyRequest(**{**settings, **changes}), Observer()))
+    return found
 
 
 @pytest.mark.parametrize("backend", ["vllm", "llama.cpp"])
@@ -47,8 +48,8 @@ def test_a_right_server_is_exact_and_the_control_is_rejected(checkpoint, tmp_pat
     with model_server(checkpoint, backend=backend) as server:
         found = verified(server, checkpoint, tmp_path, outputs=48)
     assert found.outcome is Outcome.unfound and found.line.startswith("no departure found:")
-    assert found.evidence.deviation.largest < 1e-4 and found.smallest is None
-    assert all(result.sampled.control_p("later") < 1e-3 for result in found.evidence.results if result.sampled)
+    assert found.deviation.measured.largest < 1e-4 and found.smallest_request is None
+    assert all(kind.sampled.control_p["later"] < 1e-3 for kind in found.kinds if kind.sampled)
 
 
 def test_a_server_that_drafted_nothing_is_not_called_exact(checkpoint, tmp_path):
@@ -102,7 +103,7 @@ def test_a_dropped_seed_is_found_and_the_request_to_send_twice_is_named(checkpoi
     with model_server(checkpoint, fault="dropped seed") as server:
         found = verified(server, checkpoint, tmp_path, seeds=True, samplings=(WARM,))
     assert found.outcome is Outcome.differs and "equal seeds do not repeat outputs" in found.line
-    assert found.smallest.times == 2 and found.smallest.body["seed"] == 1000
+    assert found.smallest_request.times == 2 and found.smallest_request.body["seed"] == 1000
 
 
 def test_a_prefix_of_another_prompt_is_found_and_does_not_widen_the_tolerance(checkpoint, tmp_path):
@@ -111,13 +112,13 @@ def test_a_prefix_of_another_prompt_is_found_and_does_not_widen_the_tolerance(ch
             server, checkpoint, tmp_path, kinds=(PromptKind.cached,), samplings=(ServedSampling(),), prompts=prompts(8)
         )
     assert found.outcome is Outcome.differs
-    assert found.evidence.deviation.outliers or found.evidence.deviation.largest > 1.0
+    assert found.deviation.measured.outliers or found.deviation.measured.largest > 1.0
 
 
 def test_the_smallest_request_is_sent_again_and_shows_the_fault(checkpoint, tmp_path):
     with model_server(checkpoint, fault="rounded logits") as server:
         found = verified(server, checkpoint, tmp_path, samplings=(ServedSampling(),))
-    smallest = found.smallest
+    smallest = found.smallest_request
     assert smallest.times == 1 and smallest.found != smallest.expected
     assert smallest.body["max_tokens"] == smallest.request.max_tokens <= 12
 
@@ -153,7 +154,7 @@ def test_servers_of_text_are_compared_by_samples(checkpoint, tmp_path, fault, sa
         )  # fmt: skip
     assert found.outcome is outcome, found.line
     assert "two samples" in {note.kind for note in found.notes}
-    greedy = next(result for result in found.evidence.results if result.texts)
+    greedy = next(result for result in found.kinds if result.texts)
     assert (greedy.texts.outputs, greedy.texts.differing, greedy.texts.off_differing) == (2, 0, 0)
 
 
@@ -169,7 +170,7 @@ def test_the_same_command_resumes_and_gives_the_same_verdict(checkpoint, tmp_pat
         sent = len(server.requests)
         again = verified(server, checkpoint, tmp_path)
         assert again.line == first.line and again.folder == first.folder
-        outputs = sum(result.outputs for result in first.evidence.results)
+        outputs = sum(result.outputs for result in first.kinds)
         assert len(server.requests) - sent < sent - outputs + 1  # the comparison of logits alone is repeated
 
 

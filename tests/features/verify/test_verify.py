@@ -137,7 +137,7 @@ def test_a_cache_truncated_by_one_too_few_fails(tiny, kept, monkeypatch):
     verdict = tiny.verdict("sd", temperature=0.0, prompts=tiny.prompts, decoding=Decoding(24))
     assert (
         verdict.outcome == Outcome.differs
-        and verdict.line.startswith("NOT lossless")
+        and verdict.line.startswith("NOT exact: sd: it departs from the distribution of target")
         and "greedy tokens" in failures(verdict)
     )
 
@@ -210,7 +210,7 @@ def test_a_draft_whose_cache_misses_a_token_after_full_acceptance_fails(tiny, mo
 
     monkeypatch.setattr(engines, "LeanModelRunner", Forgetful)
     verdict = tiny.verdict("sd", temperature=0.0, prompts=tiny.prompts, decoding=Decoding(24))
-    assert failures(verdict) == {"greedy acceptance"} and verdict.line.startswith("NOT as expected")
+    assert failures(verdict) == {"greedy acceptance"} and "no departure from" in verdict.line
 
 
 def test_a_control_that_looks_like_the_distribution_makes_a_pass_inconclusive(tiny):
@@ -221,7 +221,11 @@ def test_a_control_that_looks_like_the_distribution_makes_a_pass_inconclusive(ti
 
 def test_a_greedy_verdict_mentions_that_nothing_was_sampled(tiny):
     verdict = tiny.verdict("sd", temperature=0.0)
-    assert verdict.outcome == Outcome.unfound and "not sampled" in verdict.line and len(verdict.checks) == 2
+    assert (
+        verdict.outcome == Outcome.unfound
+        and "sampled outputs were not tested" in verdict.line
+        and len(verdict.checks) == 2
+    )
 
 
 def test_the_command_prints_text_and_json(tmp_path):
@@ -237,14 +241,16 @@ def test_the_command_prints_text_and_json(tmp_path):
     )
     assert [check["passed"] for check in report["checks"]] == [True] * 7
     text = " ".join(done.stderr.split())
-    assert "lossless: sd follows the distribution of target: enumerated exactly, and no departure found" in text
+    assert (
+        "exact: sd follows the distribution of target, so it is lossless: enumerated exactly; no departure in" in text
+    )
     assert re.search(r"\(would have missed (even )?rules (less than )?[\d.]+x too lenient; ", text)
 
 
 def test_the_command_fails_a_method_that_is_not_lossless(tmp_path, monkeypatch):
     monkeypatch.setattr(rejection_module, "residual", lambda pi, q: pi)
     done = specbench("verify", "-t", "wmt,gsm8k", "-n", "2", "--repeats", "9", "-m", "sd", cwd=tmp_path, code=5)
-    assert done.stdout.splitlines()[-1].startswith("NOT lossless: sd departs from the distribution of target")
+    assert done.stdout.splitlines()[-1].startswith("NOT exact: sd: it departs from the distribution of target")
 
 
 def test_a_method_that_declares_no_distribution_is_not_verified_and_a_biased_bonus_is_named(tmp_path):

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from specbench.analysis.significance import fisher
 from specbench.features.exactness.departures import Detectable
+from specbench.features.exactness.group_tests import GroupTests
 from specbench.features.exactness.martingales import GROUPS, SIGNIFICANCE
-from specbench.features.exactness.token_statistics import categories_of, statistics
-from specbench.features.exactness.token_tests import TestResult, TokenTests
+from specbench.features.exactness.token_statistics import categories_of
+from specbench.features.exactness.token_tests import TestResult
 from specbench.features.servers.exactness.allowed import allowed
 from specbench.features.servers.exactness.reference import MISSING
 from specbench.features.servers.exactness.seeds import SeedCheck
@@ -154,11 +155,6 @@ class SampledTests(Protocol):
         """Return whether the first tokens are enough to show a deviation of the size that the later ones have."""
 
 
-def worst(check: SampledTests, group: str) -> tuple[str, TestResult] | None:
-    """Return the test of a group with the smallest p, and its name; None without tests that could reject."""
-    return min(check.results(group).items(), key=lambda each: (each[1].p, -abs(each[1].z)), default=None)
-
-
 class SampledCheck:
     """Martingale tests of sampled outputs of one kind, apart for first and later tokens, and their control."""
 
@@ -166,8 +162,7 @@ class SampledCheck:
 
     def __init__(self, sampling: ServedSampling, deviation: float) -> None:
         self.sampling, self.deviation = sampling, deviation
-        self.tests = {group: TokenTests() for group in GROUPS}
-        self.control = {group: TokenTests(has_departures=False) for group in GROUPS}
+        self.tests, self.control = GroupTests(), GroupTests(has_departures=False)
         self.outputs = 0
 
     def add(self, row: ReferenceRow) -> None:
@@ -181,20 +176,17 @@ class SampledCheck:
             within = allowed(row.logits, sampling, self.deviation)
             drafts = {name: (logits / sampling.temperature).softmax(-1) for name, logits in row.drafts.items()}
             few = categories_of(within, torch.tensor(row.tokens), drafts, MOST_CATEGORIES)
-            values = statistics(few, row.prompt, row.tokens)
-            for group, part in GROUPS.items():
-                tests[group].add(few, values, part)
+            tests.add(few, row.prompt, row.tokens)
 
     def merge(self, other: "SampledCheck") -> None:
         """Add the outputs of another check with the same sampling parameters."""
         self.outputs += other.outputs
-        for mine, others in ((self.tests, other.tests), (self.control, other.control)):
-            for group, tests in others.items():
-                mine[group].merge(tests)
+        self.tests.merge(other.tests)
+        self.control.merge(other.control)
 
     def number_of_tests(self) -> int:
         """Return the number of tests that could reject."""
-        return sum(len(tests.results) for tests in self.tests.values())
+        return self.tests.number_of_tests
 
     def fresh(self) -> "SampledCheck":
         """Return a check of the same sampling parameters, without outputs."""
@@ -202,20 +194,20 @@ class SampledCheck:
 
     def results(self, group: str) -> Mapping[str, TestResult]:
         """Return the tests of a group that could reject, by name."""
-        return self.tests[group].results
+        return self.tests.results(group)
 
     @property
     def log_wealth(self) -> float:
         """The largest logarithm of a martingale: how much these outputs contradict the reference."""
-        return max(tests.log_wealth for tests in self.tests.values())
+        return self.tests.log_wealth
 
     def groups_that_differ(self, tests: int) -> tuple[str, ...]:
         """Return the groups of tokens whose smallest p, times the number of all tests, is at most SIGNIFICANCE."""
-        return tuple(group for group in GROUPS if (found := worst(self, group)) and found[1].p * tests <= SIGNIFICANCE)
+        return self.tests.groups_that_differ(tests)
 
     def control_p(self, group: str) -> float:
         """Return the p of the control, over its tests."""
-        tests = self.control[group].results.values()
+        tests = self.control.results(group).values()
         return min((min(1.0, test.p * len(tests)) for test in tests), default=1.0)
 
     def would_show_in_first_tokens(self, alarm: float) -> bool:
@@ -223,8 +215,8 @@ class SampledCheck:
 
         It reaches `alarm` on average at the same shift, or would have EXPECTED_FAULTS impossible tokens at the same rate.
         """
-        for name, test in self.tests["later"].by_statistic.items():
-            first = self.tests["first"].by_statistic.get(name)
+        for name, test in self.tests.by_group["later"].by_statistic.items():
+            first = self.tests.by_group["first"].by_statistic.get(name)
             if first is None:
                 continue
             needed = first.smallest_shift(alarm)
@@ -236,7 +228,7 @@ class SampledCheck:
 
     def detectable(self, group: str, alarm: float) -> list[Detectable]:
         """Return the smallest known departures that the tokens of a group would show in 19 of 20 cases."""
-        return self.tests[group].departures.detectable(alarm)
+        return self.tests.detectable(group, alarm)
 
 
 @dataclass(frozen=True)
@@ -252,6 +244,11 @@ class KindResult:
     seeds: SeedCheck | None = None
     acceptance: SpeculationCounts | None = None
     note: str = ""
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether its outputs were compared with the reference."""
+        return self.greedy is not None or self.texts is not None or self.sampled is not None
 
     @property
     def number_of_tests(self) -> int:

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import torch
 
@@ -22,8 +23,9 @@ from specbench.features.servers.exactness.kinds import kinds_of
 from specbench.features.servers.exactness.output_comparison import ByReference, BySamples, Comparison
 from specbench.features.servers.exactness.reference import Served, Weights
 from specbench.features.servers.exactness.served_checks import KindResult, counts_of
-from specbench.features.servers.exactness.server_verdict import Evidence, ServerVerification, verdict_of
+from specbench.features.servers.exactness.served_evidence import Evidence
 from specbench.features.servers.exactness.smallest import SmallestRequest, as_sent
+from specbench.features.servers.exactness.stored_verdict import ServerVerification, verification_of
 from specbench.features.servers.exactness.verify_request import (
     Keyed,
     Prompt,
@@ -45,8 +47,8 @@ REQUESTS = "requests.jsonl"
 DRAFTED = "drafted"  # an empty file: tokens were drafted
 
 
-async def verify_server(request: ServerVerifyRequest, observer: Observer) -> ServerVerification:
-    """Test whether a server's outputs follow a reference.
+async def verify_server(request: ServerVerifyRequest, observer: Observer) -> tuple[ServerVerification, Path]:
+    """Test whether a server's outputs follow a reference. Also return the folder of its log.
 
     Raises:
         ConfigError: There is no reference, or a setting does not fit the server.
@@ -58,7 +60,7 @@ async def verify_server(request: ServerVerifyRequest, observer: Observer) -> Ser
         return await _verified(request, observer)
 
 
-async def _verified(request: ServerVerifyRequest, observer: Observer) -> ServerVerification:
+async def _verified(request: ServerVerifyRequest, observer: Observer) -> tuple[ServerVerification, Path]:
     connections = max(request.concurrencies) + SPARE
     async with AsyncExitStack() as stack:
         on, off = [
@@ -82,7 +84,8 @@ async def _verified(request: ServerVerifyRequest, observer: Observer) -> ServerV
                 comparison = ByReference(on, off, Served(off), drafts)
             else:
                 comparison = BySamples(on, off, sum(not kind.sampling.is_greedy for kind in _kinds(request)))
-        return await _Verification(request, on, off, comparison, weights, observer).result()
+        verification = _Verification(request, on, off, comparison, weights, observer)
+        return await verification.result(), verification.folder
 
 
 def _kinds(request: ServerVerifyRequest) -> list[RequestKind]:
@@ -181,12 +184,9 @@ class _Verification:
             has_died=has_died,
         )
         with self.observer.status("compare the outputs"):  # the first use of the tests makes them
-            outcome, line = verdict_of(evidence)
-        return ServerVerification(
-            outcome=outcome, line=line, evidence=evidence, notes=self.notes, folder=self.folder,
-            command=request.command,
-            smallest=None if has_died else await self._smallest(evidence),
-        )  # fmt: skip
+            found = verification_of(evidence)
+        smallest = None if has_died else await self._smallest(evidence)
+        return replace(found, notes=self.notes, request=request.stored(), smallest_request=smallest)
 
     def _note_servers(self) -> None:
         self.notes += remote_notes(filter(None, (self.request.on, self.request.off)))

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from specbench.features.exactness.departures import Detectable
+from specbench.features.exactness.exactness_verdict import ExactnessResult, verdict_on
 from specbench.features.exactness.martingales import GROUPS, SIGNIFICANCE
-from specbench.features.exactness.outcome import Outcome
 from specbench.features.exactness.token_tests import TestResult
 from specbench.features.servers.exactness.calibration import Deviation
 from specbench.features.servers.exactness.seeds import SeedCheck
@@ -16,11 +16,11 @@ from specbench.features.servers.exactness.served_checks import (
     KindResult,
     SampledTests,
 )
-from specbench.features.servers.exactness.server_verdict import ServerVerification
+from specbench.features.servers.exactness.served_evidence import Evidence
 from specbench.features.servers.exactness.smallest import SmallestRequest
+from specbench.features.servers.exactness.verify_request import ServerVerifyRequest
 from specbench.features.servers.request_key import RequestKind
 from specbench.features.servers.served import Description, SpeculationCounts
-from specbench.note import Note
 
 VERIFICATION_KIND = "server verification"
 
@@ -59,6 +59,7 @@ class KindVerdict:
     kind: RequestKind
     outputs: int
     differs: Sequence[str]
+    is_tested: bool = True
     failures: int = 0
     note: str = ""
     acceptance: SpeculationCounts | None = None
@@ -70,24 +71,25 @@ class KindVerdict:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerificationResult:
-    """A verification of `server verify`."""
+class ServerVerification(ExactnessResult):
+    """The verdict on a server, with what led to it.
+
+    Args:
+        description: The server.
+        kinds: The results by kind of requests.
+        deviation: How far the server's logits are from the reference's; None without log-probabilities.
+        deviation_of_off: The same of the server without speculation; None if it was not measured.
+        smallest_request: The smallest request that shows a difference; None without.
+        request: What was asked, to verify it again; None in results of earlier revisions.
+    """
 
     kind: str = VERIFICATION_KIND
-    outcome: Outcome
-    line: str
     description: Description
-    reference: str
     kinds: Sequence[KindVerdict]
-    false_alarm_rate: float = SIGNIFICANCE
-    tests: int = 0
-    significance_level: float = SIGNIFICANCE
-    missed: Sequence[str] = ()
     deviation: StoredDeviation | None = None
     deviation_of_off: StoredDeviation | None = None
     smallest_request: SmallestRequest | None = None
-    notes: Sequence[Note] = ()
-    command: Sequence[str] = ()
+    request: ServerVerifyRequest | None = None
 
     @property
     def name(self) -> str:
@@ -95,23 +97,23 @@ class VerificationResult:
         return f"{self.description.backend} {self.description.model}"
 
 
-def stored(verification: ServerVerification) -> VerificationResult:
-    """Return a verification as it is stored."""
-    evidence = verification.evidence
-    return VerificationResult(
-        outcome=verification.outcome,
-        line=verification.line,
-        description=evidence.description,
+def verification_of(evidence: Evidence) -> ServerVerification:
+    """Return the verdict on a server, without notes."""
+    outcome, line = verdict_on(evidence)
+    return ServerVerification(
+        outcome=outcome,
+        line=line,
+        subject=evidence.subject,
         reference=evidence.reference,
-        kinds=[_kind(result, evidence.number_of_tests) for result in evidence.results],
+        checks=evidence.checks,
+        power=evidence.power,
+        missed=evidence.power.missed,
         tests=evidence.number_of_tests,
         significance_level=evidence.alarm,
-        missed=evidence.power.missed,
+        description=evidence.description,
+        kinds=[_kind(result, evidence.number_of_tests) for result in evidence.results],
         deviation=_deviation(evidence.deviation),
         deviation_of_off=_deviation(evidence.control_deviation),
-        smallest_request=verification.smallest,
-        notes=verification.notes,
-        command=verification.command,
     )
 
 
@@ -124,6 +126,7 @@ def _deviation(found: Deviation | None) -> StoredDeviation | None:
 def _kind(result: KindResult, tests: int) -> KindVerdict:
     return KindVerdict(
         kind=result.kind,
+        is_tested=result.is_tested,
         outputs=result.outputs,
         differs=result.groups_that_differ(tests),
         failures=result.failures,

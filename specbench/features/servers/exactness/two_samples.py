@@ -20,6 +20,7 @@ import numpy as np
 
 from specbench.analysis.significance import normal_quantile, permutation_p, permuted_labels
 from specbench.features.exactness.departures import DepartureKind, Detectable
+from specbench.features.exactness.group_tests import groups_that_differ
 from specbench.features.exactness.martingales import GROUPS, SIGNIFICANCE
 from specbench.features.exactness.token_tests import TestResult
 from specbench.features.servers.request_log import LoggedRequest
@@ -133,9 +134,7 @@ class TwoSampleCheck:
 
     def groups_that_differ(self, tests: int) -> tuple[str, ...]:
         """Return the groups of tokens whose p, times the number of all tests, is at most SIGNIFICANCE."""
-        return tuple(
-            group for group in GROUPS if any(each.p * tests <= SIGNIFICANCE for each in self.results(group).values())
-        )
+        return groups_that_differ({group: self.results(group) for group in GROUPS}, tests)
 
     def control_p(self, group: str) -> float:
         """Return the p of the control."""

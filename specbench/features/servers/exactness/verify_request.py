@@ -7,7 +7,7 @@ from pathlib import Path
 
 from specbench.features.servers.endpoint import Endpoint
 from specbench.features.servers.exactness.kinds import SAMPLINGS
-from specbench.features.servers.prompts import ServedPrompt
+from specbench.features.servers.prompts import PromptSource, ServedPrompt, read_again
 from specbench.features.servers.request_key import PromptKind, RequestKey, RequestKind, Role
 from specbench.features.servers.served import ServedRequest, ServedSampling
 from specbench.http_client import Server
@@ -28,6 +28,7 @@ class ServerVerifyRequest:
         draft: A checkpoint of the drafting model, whose distribution one more test compares with; empty without.
         dtype: The dtype of our own forward.
         prompts: The prompts.
+        source: Where they come from, to read them again; None if they come from nowhere else.
         samplings: The sampling parameters to test.
         concurrencies: Numbers of requests in flight.
         seeds: Whether requests with seeds are tested too.
@@ -38,7 +39,6 @@ class ServerVerifyRequest:
         seed: Of the seeds of requests.
         threads: CPU threads of our own forward and of the tests; few, since the server may share the processors.
         out: The folder of the log.
-        command: The words of the command, to repeat it.
     """
 
     on: Server
@@ -47,7 +47,8 @@ class ServerVerifyRequest:
     model: str = ""
     draft: str = ""
     dtype: str = "float32"
-    prompts: Sequence[ServedPrompt]
+    prompts: Sequence[ServedPrompt] = ()
+    source: PromptSource | None = None
     samplings: tuple[ServedSampling, ...] = SAMPLINGS
     concurrencies: tuple[int, ...] = (1, 8)
     seeds: bool = True
@@ -58,7 +59,14 @@ class ServerVerifyRequest:
     seed: int = 0
     threads: int = 1
     out: Path = Path("results/servers")
-    command: tuple[str, ...] = ()
+
+    def stored(self) -> "ServerVerifyRequest":
+        """Return the request without what is read again: the form in which results hold it."""
+        return replace(self, prompts=())
+
+    def again(self, out: Path) -> "ServerVerifyRequest":
+        """Return a stored request with its prompts, for another folder. Raises ConfigError and MissingAsset."""
+        return replace(self, prompts=read_again(self.source), out=out)
 
 
 Prompt = tuple[int, ...] | str

@@ -74,7 +74,7 @@ def summary_of(
         predictions=predictions,
         measured=measured,
         notes=[*load_notes({"on": on, "off": off}, by_side, request.load), *_unscored(request)],
-        command=request.command,
+        request=request.stored(),
     )
     return replace(run, answer=answer_of(run))
 

@@ -18,7 +18,6 @@ from specbench.features.servers.readiness import Patience
 from specbench.features.servers.request_log import compact
 from specbench.features.servers.served import ServedRequest
 from specbench.features.servers.served_results import RUN, write_result
-from specbench.http_client import Server
 from specbench.observer import Observer
 
 MOST_PAIRS = 24
@@ -33,7 +32,7 @@ async def run_servers(request: ServerRunRequest, observer: Observer) -> tuple[Se
         ConfigError: A setting does not fit the servers.
     """
     async with AsyncExitStack() as stack:
-        if isinstance(request.on, Server) and isinstance(request.off, Server):
+        if request.commands is None:
             connections = max(request.concurrencies) + SPARE
             on, off = [
                 await stack.enter_async_context(

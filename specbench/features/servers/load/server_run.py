@@ -1,18 +1,18 @@
 """What `specbench server run` is given, and what it measures, as values."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from specbench.analysis.intervals import Estimate
 from specbench.features.servers.load.blocks import Pace
 from specbench.features.servers.load.load_metrics import Acceptance, Percentiles
-from specbench.features.servers.load.managed import ServerCommand
+from specbench.features.servers.load.managed import ServerCommands
 from specbench.features.servers.load.pays import PredictedSpeedup
-from specbench.features.servers.prompts import ServedPrompt
+from specbench.features.servers.prompts import PromptSource, ServedPrompt, read_again
 from specbench.features.servers.request_log import LOG_VERSION
 from specbench.features.servers.served import Description, ServedSampling
-from specbench.http_client import KEY, Server
+from specbench.http_client import Server
 from specbench.note import Note
 
 RUN_KIND = "server run"
@@ -49,34 +49,40 @@ class ServerRunRequest:
     """Two servers to compare under load.
 
     Args:
-        on: The server with speculation, or how it is started.
-        off: The server of the same model without it, or how it is started. If both are started, only one runs at a time.
+        on: The server with speculation.
+        off: The server of the same model without it.
+        commands: How both are started, one at a time; None if they run already.
         model: The model's name on the servers, if they serve several.
-        key_env: The environment variable of the key of servers that are started.
-        timeout: The longest duration of one request to a server that is started, in seconds.
         prompts: The prompts, which both sides get in the same order.
+        source: Where they come from, to read them again; None if they come from nowhere else.
         load: What is sent.
         concurrencies: Requests in flight, one level after the other.
         pairs: Pairs of blocks of each level; 0 chooses the number for an interval of +- 5 %, from 6 to 24.
         noise_pairs: Pairs of two blocks of the server without speculation; 0 leaves them out.
         together: Whether both servers are measured at the same time, each on a machine of its own.
         out: The folder of runs.
-        command: The words of the command, to repeat it.
     """
 
-    on: Server | ServerCommand
-    off: Server | ServerCommand
+    on: Server
+    off: Server
+    commands: ServerCommands | None = None
     model: str = ""
-    key_env: str = KEY
-    timeout: float = 600.0
-    prompts: Sequence[ServedPrompt]
+    prompts: Sequence[ServedPrompt] = ()
+    source: PromptSource | None = None
     load: Load
     concurrencies: tuple[int, ...] = (1, 4, 16)
     pairs: int = 0
     noise_pairs: int = PILOT
     together: bool = False
     out: Path = Path("results/servers")
-    command: tuple[str, ...] = ()
+
+    def stored(self) -> "ServerRunRequest":
+        """Return the request without what is read again: the form in which results hold it."""
+        return replace(self, prompts=())
+
+    def again(self, out: Path) -> "ServerRunRequest":
+        """Return a stored request with its prompts, for another folder. Raises ConfigError and MissingAsset."""
+        return replace(self, prompts=read_again(self.source), out=out)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,8 +120,8 @@ class MeasuredLength:
 class ServerRun:
     """What was measured on two servers: the content of summary.json.
 
-    `scores` are by side and metric: the value of each prompt by its index, of prompts that were scored. `answer` says whether
-    speculation pays.
+    `scores` are by side and metric: the value of each prompt by its index, of prompts that were scored. `request` is what was
+    asked, to measure it again; None in results of earlier revisions. `answer` says whether speculation pays.
     """
 
     kind: str = RUN_KIND
@@ -128,7 +134,7 @@ class ServerRun:
     predictions: Sequence[PredictedSpeedup] = ()
     measured: Sequence[MeasuredLength] = ()
     notes: Sequence[Note] = ()
-    command: tuple[str, ...] = ()
+    request: ServerRunRequest | None = None
     answer: str = ""
 
     @property

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from specbench.features.servers.endpoint import SPARE, Endpoint
-from specbench.features.servers.load.managed import ServerCommand, started
+from specbench.features.servers.load.managed import started
 from specbench.features.servers.load.server_run import ServerRunRequest
-from specbench.http_client import Server
 from specbench.observer import Observer
 
 
@@ -39,10 +38,10 @@ class Started:
         if side != self._side or self._endpoint is None:
             await self.stop()
             request = self._request
-            how = request.on if side == "on" else request.off
-            assert isinstance(how, ServerCommand)
-            log = request.out / f"server-{side}.log"
-            server, connections = Server(how.url, request.key_env, request.timeout), max(request.concurrencies) + SPARE
+            assert request.commands is not None
+            how = request.commands.on if side == "on" else request.commands.off
+            server = request.on if side == "on" else request.off
+            log, connections = request.out / f"server-{side}.log", max(request.concurrencies) + SPARE
             self._observer.message(f"start the server {side}")
             self._endpoint = await self._stack.enter_async_context(
                 started(how, server, request.model, log, self._observer, connections)

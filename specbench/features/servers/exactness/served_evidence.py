@@ -1,28 +1,25 @@
-"""The verdict on a server: what differs, in which kinds of requests, and what was not tested."""
+"""Evidence on a server: what differs, in which kinds of requests, and what was not tested."""
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
+from specbench.features.exactness.check import Check, CheckKind
 from specbench.features.exactness.departures import DepartureKind, Detectable
-from specbench.features.exactness.evidence import LARGEST_VARIATION
-from specbench.features.exactness.martingales import SIGNIFICANCE
-from specbench.features.exactness.outcome import Outcome
-from specbench.features.exactness.power import missed_alone
+from specbench.features.exactness.martingales import GROUPS, SIGNIFICANCE
+from specbench.features.exactness.power import Power
 from specbench.features.servers.exactness.calibration import Deviation
+from specbench.features.servers.exactness.kind_checks import TOKENS, checks_of
 from specbench.features.servers.exactness.kinds import shared_cause
 from specbench.features.servers.exactness.served_checks import KindResult, SampledTests, pooled
-from specbench.features.servers.exactness.smallest import SmallestRequest
 from specbench.features.servers.request_key import RequestKind
 from specbench.features.servers.served import Description
-from specbench.note import Note
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """What was found.
+    """The results of all kinds of requests, as a `specbench.features.exactness.exactness_verdict.Source`.
 
     Args:
         description: The server.
@@ -50,8 +47,8 @@ class Evidence:
         return pooled(self.results)
 
     @property
-    def checks(self) -> list[SampledTests]:
-        """All checks of sampled outputs."""
+    def sampled(self) -> list[SampledTests]:
+        """The tests of sampled outputs: of each kind, and of kinds with equal sampling parameters together."""
         return [*(result.sampled for result in self.results if result.sampled), *self.pooled]
 
     @cached_property
@@ -78,12 +75,12 @@ class Evidence:
         return [result.kind for result in self.results if result.seeds and result.seeds.do_not_repeat(tests)]
 
     @property
-    def power(self) -> "ServedPower":
+    def power(self) -> Power:
         """What the tests would have missed."""
         alarm, together = self.alarm, {check.sampling for check in self.pooled}
-        whole = [check for check in self.checks if check in self.pooled or check.sampling not in together]
+        whole = [check for check in self.sampled if check in self.pooled or check.sampling not in together]
         greedy = [result.greedy.tokens for result in self.results if result.greedy]
-        return ServedPower(
+        return Power(
             later=_largest(check.detectable("later", alarm) for check in whole),
             first=_largest(check.detectable("first", alarm) for check in whole),
             alone=_largest(result.sampled.detectable("later", alarm) for result in self.results if result.sampled),
@@ -91,45 +88,90 @@ class Evidence:
             is_text=any(result.texts for result in self.results),
         )
 
-
-@dataclass(frozen=True, kw_only=True)
-class ServedPower:
-    """What the tests of a server would have missed, for the sampling parameters with the least power.
-
-    Args:
-        later: Departures of all but first tokens that occur in all kinds of requests with equal sampling parameters.
-        first: The same of the first tokens of outputs.
-        alone: Departures of all but first tokens that occur in one kind of requests alone.
-        greedy_share: The share of faulty greedy tokens of which one would be seen in 19 of 20 cases; None without greedy ids.
-        is_text: Whether greedy texts were compared, whose differences may be rounding.
-    """
-
-    later: Sequence[Detectable]
-    first: Sequence[Detectable]
-    alone: Sequence[Detectable]
-    greedy_share: float | None
-    is_text: bool
+    @cached_property
+    def checks(self) -> list[Check]:
+        """The checks of each kind of requests, of kinds together, of the logits and of the process, and the control."""
+        tests, out = self.number_of_tests, list[Check]()
+        for result in self.results:
+            out += checks_of(result, tests)
+        for check in self.pooled:
+            differing = check.groups_that_differ(tests)
+            out += [
+                Check(CheckKind.tokens, TOKENS[group], "all kinds together", passed=group not in differing, case=case)
+                for group in GROUPS
+                for case in (f"all at {check.sampling}",)
+            ]
+        if self.deviation is not None:
+            fault = _fault_of_logits(self.deviation, self.control_deviation)
+            out.append(Check(CheckKind.logits, "logits", fault or self.deviation.explanation, passed=not fault))
+        if self.has_died:
+            died = "the server died during a request, which requests.jsonl names last"
+            out.append(Check(CheckKind.process, "process", died, passed=False))
+        if self.sampled:
+            p = min(check.control_p("later") for check in self.sampled)
+            is_rejected = p * tests <= SIGNIFICANCE
+            said = "was rejected" if is_rejected else "was not rejected either; help: more --outputs"
+            found = f"at {self.sampled[0].control_factor:g} times the temperature, {said}"
+            out.append(Check(CheckKind.control, "control", found, f"p {min(1.0, p * tests):.1g}", is_rejected))
+        return out
 
     @property
-    def meets_limits(self) -> bool:
-        """Whether departures above LARGEST_VARIATION in all kinds of requests would have been found."""
-        has_evidence = bool(self.later) or self.greedy_share is not None
-        is_greedy_shown = self.greedy_share is None or self.greedy_share <= LARGEST_VARIATION
+    def subject(self) -> str:
+        return self.description.label
+
+    claim = proof = ""
+    stronger = "more --outputs"
+
+    @property
+    def tested(self) -> str:
+        greedy = any(result.greedy or result.texts for result in self.results)
+        how = "greedy and sampled" if greedy and self.sampled else "greedy" if greedy else "sampled"
+        within = f", up to {self.tolerance:.2g} of a logit" if self.deviation else ""
+        return f"{how} outputs{within}"
+
+    @property
+    def untested(self) -> str:
+        kinds = [result.kind.label for result in self.results if not result.is_tested]
+        failures = sum(result.failures for result in self.results)
+        parts = [f"not tested: {', '.join(kinds)}" if kinds else "", f"{failures} requests failed" if failures else ""]
+        return "; ".join(filter(None, parts))
+
+    @property
+    def undecided(self) -> str:
+        if self.description.speculation.is_on and not self.has_drafted:
+            return (
+                "no check failed, but nothing was drafted, so speculation was not tested; help: other prompts (-t, --data),"
+                " a larger --max-prompt-tokens or --max-new-tokens"
+            )
+        if not any(result.is_tested for result in self.results):
+            return "nothing could be tested"
+        texts = [result.texts for result in self.results if result.texts and result.texts.differing]
+        is_control_rejected = all(check.passed for check in self.checks if check.kind is CheckKind.control)
+        if texts and is_control_rejected:
+            count, outputs = sum(each.differing for each in texts), sum(each.outputs for each in texts)
+            again = sum(each.off_differing for each in texts)
+            return (
+                f"{count} of {outputs} greedy texts differ from those of {self.reference}, which differ from themselves in"
+                f" {again}; without log-probabilities, near-ties cannot be distinguished from faults; help: --weights FOLDER"
+            )
+        return ""
+
+    def fault(self, failed: Sequence[Check]) -> str:
+        """Return what differs: outputs, with what the kinds that differ have in common, logits, seeds, or the process."""
+        others = [check.found for check in failed if check.kind in (CheckKind.logits, CheckKind.process)]
+        return "; ".join([*_outputs(self), *_seeds(self), *others])
+
+
+def _fault_of_logits(own: Deviation, off: Deviation | None) -> str:
+    """Return what is wrong with the logits themselves; empty if they may differ by rounding."""
+    if own.fault:
+        return own.fault
+    if off is not None and own.largest > 2.0 * off.allowed:
         return (
-            has_evidence and is_greedy_shown and not self.is_text and all(each.is_within_limit for each in self.later)
+            f"its own logits deviate by up to {own.largest:.2g} from the reference, those of the server without speculation"
+            f" by {off.largest:.2g}: {own.explanation}"
         )
-
-    @property
-    def missed(self) -> list[str]:
-        """What would have been missed, in words."""
-        share = self.greedy_share or 0.0
-        greedy = [f"faults in less than {share:.1%} of greedy tokens"] if share > LARGEST_VARIATION else []
-        return [
-            *greedy,
-            *(each.missed for each in self.later if not each.is_within_limit),
-            *missed_alone("at first tokens alone", self.first),
-            *missed_alone("in one kind of requests alone", self.alone),
-        ]
+    return ""
 
 
 def _largest(of_checks: Iterable[Sequence[Detectable]]) -> list[Detectable]:
@@ -146,38 +188,6 @@ def _how_large(detectable: Detectable) -> tuple[bool, float]:
     return not detectable.is_within_limit, math.inf if detectable.size is None else detectable.size
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServerVerification:
-    """The verdict on a server, and what led to it."""
-
-    outcome: Outcome
-    line: str
-    evidence: Evidence
-    notes: list[Note] = field(default_factory=list)
-    smallest: SmallestRequest | None = None
-    folder: Path = Path()
-    command: tuple[str, ...] = ()
-
-
-def verdict_of(evidence: Evidence) -> tuple[Outcome, str]:
-    """Return the outcome, and a line that says why."""
-    label = evidence.description.label
-    if found := [*_outputs(evidence), *_logits(evidence), *_seeds(evidence), *_death(evidence)]:
-        return Outcome.differs, f"NOT exact: {label}: {'; '.join(found)}"
-    if why := _undecided(evidence):
-        return Outcome.inconclusive, f"inconclusive: {label}: {why}"
-    greedy = any(result.greedy or result.texts for result in evidence.results)
-    sampled = bool(evidence.checks)
-    how = "greedy and sampled" if greedy and sampled else "greedy" if greedy else "sampled"
-    within = f", up to {evidence.tolerance:.2g} of a logit" if evidence.deviation else ""
-    power, untested = evidence.power, _untested(evidence)
-    missed = f" (would have missed {'; '.join(power.missed)})" if power.missed else ""
-    if power.meets_limits:
-        return Outcome.exact, f"exact: {label}: {how} outputs follow {evidence.reference}{within}{missed}{untested}"
-    line = f"no departure found: {label}: {how} outputs from {evidence.reference}{within}{missed}{untested}"
-    return Outcome.unfound, f"{line}; help: more --outputs"
-
-
 def _outputs(evidence: Evidence) -> list[str]:
     """Return which kinds of requests differ, from which token on, and what they have in common."""
     results, differing, tests = evidence.results, evidence.differing, evidence.number_of_tests
@@ -185,7 +195,7 @@ def _outputs(evidence: Evidence) -> list[str]:
         whole = next((check for check in evidence.pooled if check.groups_that_differ(tests)), None)
         text = f"outputs of all kinds at {whole.sampling} together depart from {evidence.reference}" if whole else ""
         return [text] if text else []
-    tested = [r.kind for r in results if (r.greedy or r.texts or r.sampled) and r.kind not in differing]
+    tested = [r.kind for r in results if r.is_tested and r.kind not in differing]
     where = "from the second token on, where speculation begins"
     pools = [check for check in evidence.pooled if any(check.sampling == kind.sampling for kind in differing)]
     if any("first" in groups for groups in (*differing.values(), *(pool.groups_that_differ(tests) for pool in pools))):
@@ -209,22 +219,8 @@ def _are_first_tokens_tested(differing: Sequence[KindResult], pools: Sequence[Sa
     )
 
 
-def _logits(evidence: Evidence) -> list[str]:
-    """Return what is wrong with the logits themselves."""
-    own, off = evidence.deviation, evidence.control_deviation
-    if own is None:
-        return []
-    if own.fault:
-        return [own.fault]
-    if off is not None and own.largest > 2.0 * off.allowed:
-        return [
-            f"its own logits deviate by up to {own.largest:.2g} from the reference, those of the server without"
-            f" speculation by {off.largest:.2g}: {own.explanation}"
-        ]
-    return []
-
-
 def _seeds(evidence: Evidence) -> list[str]:
+    """Return what is wrong with seeds."""
     found = []
     if evidence.unseeded:
         seeded = [result.kind for result in evidence.results if result.seeds]
@@ -237,41 +233,3 @@ def _seeds(evidence: Evidence) -> list[str]:
         expected = sum(each.others_expected for each in ignored)
         found.append(f"different seeds give equal outputs, {equal} of {others} where {expected:.2g} are expected")
     return found
-
-
-def _death(evidence: Evidence) -> list[str]:
-    return ["the server died during a request, which requests.jsonl names last"] if evidence.has_died else []
-
-
-def _undecided(evidence: Evidence) -> str:
-    """Return why the verdict is inconclusive although no check failed; empty otherwise."""
-    if evidence.description.speculation.is_on and not evidence.has_drafted:
-        return (
-            "no check failed, but nothing was drafted, so speculation was not tested; help: other prompts (-t, --data), a"
-            " larger --max-prompt-tokens or --max-new-tokens"
-        )
-    if not evidence.checks and not any(result.greedy or result.texts for result in evidence.results):
-        return "nothing could be tested"
-    checks, tests = evidence.checks, evidence.number_of_tests
-    if checks and not any(check.control_p("later") * tests <= SIGNIFICANCE for check in checks):
-        factor = checks[0].control_factor
-        return (
-            f"no check failed, but the control, at {factor:g} times the temperature, was not rejected either; help: more"
-            " --outputs"
-        )
-    if texts := [result.texts for result in evidence.results if result.texts and result.texts.differing]:
-        count, outputs = sum(each.differing for each in texts), sum(each.outputs for each in texts)
-        again = sum(each.off_differing for each in texts)
-        return (
-            f"{count} of {outputs} greedy texts differ from those of {evidence.reference}, which differ from themselves in"
-            f" {again}; without log-probabilities, near-ties cannot be distinguished from faults; help: --weights FOLDER"
-        )
-    return ""
-
-
-def _untested(evidence: Evidence) -> str:
-    """Return which kinds of requests were not tested and how many requests failed, in words; empty if none."""
-    kinds = [result.kind.label for result in evidence.results if not (result.greedy or result.texts or result.sampled)]
-    failures = sum(result.failures for result in evidence.results)
-    words = f"; not tested: {', '.join(kinds)}" if kinds else ""
-    return words + (f"; {failures} requests failed" if failures else "")

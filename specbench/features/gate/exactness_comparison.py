@@ -1,0 +1,78 @@
+"""Compare two verifications of one subject: whether it is no longer exact, or is now."""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from specbench.errors import ConfigError
+from specbench.features.exactness.exactness_verdict import ExactnessResult
+from specbench.features.exactness.outcome import Outcome
+from specbench.features.gate.verdict import Finding, GateLimits, GateVerdict, Status
+from specbench.files import checked
+
+KINDS = ("verification", "enumeration")  # of results that `verify --json` and `enumerate --json` print
+
+
+def verifications_in(path: Path) -> list[ExactnessResult]:
+    """Return the verification of a method in a JSON file; empty for another file or a folder."""
+    try:
+        table = json.loads(path.read_bytes()) if path.is_file() else None
+    except (OSError, ValueError, RecursionError):
+        return []
+    if not isinstance(table, dict) or table.get("kind") not in KINDS:
+        return []
+    return [checked(table, ExactnessResult, str(path))]
+
+
+def compare_verifications(
+    base: Sequence[ExactnessResult], new: Sequence[ExactnessResult], limits: GateLimits
+) -> list[GateVerdict]:
+    """Return the verdicts on verifications of methods. Raises ConfigError if the sides verify different ones."""
+    others = {(each.kind, each.subject): each for each in new}
+    verdicts = []
+    for one in base:
+        other = others.get((one.kind, one.subject))
+        if other is None:
+            raise ConfigError(f"BASE verifies {one.subject}, NEW {', '.join(each.subject for each in new)}")
+        finding = exactness_finding(one, other, _failing(one), _failing(other))
+        verdicts.append(GateVerdict("", one.subject, "decoding", *finding))
+    return verdicts
+
+
+def exactness_finding(
+    base: ExactnessResult,
+    new: ExactnessResult,
+    before: Iterable[str],
+    after: Iterable[str],
+    changes: Sequence[str] = (),
+) -> Finding:
+    """Return what changed. What fails in NEW alone is a regression.
+
+    Args:
+        base: The earlier result.
+        new: The later result.
+        before: What failed in `base`, in words.
+        after: What failed in `new`, in words.
+        changes: In what the subjects differ, in words.
+    """
+    if base.reference != new.reference:
+        text = f"the references differ: {base.reference} in BASE, {new.reference} in NEW"
+        return Finding(Status.incomparable, "other reference", text, "other reference")
+    short = f"{base.outcome} → {new.outcome}"
+    detail = f"{short}: {new.line}" + (f"; {'; '.join(changes)}" if changes else "")
+    if added := sorted(set(after) - set(before)):
+        text = f"{short}: {', '.join(added)} fail, but not in BASE; {new.line}"
+        return Finding(Status.regression, "no longer exact", text, short)
+    if new.outcome.rank > base.outcome.rank:
+        worse = new.outcome is Outcome.differs
+        status = Status.regression if worse else Status.inconclusive
+        return Finding(status, "no longer exact" if worse else "exactness undecided", detail, short)
+    if new.outcome.rank < base.outcome.rank:
+        title = "exact now" if new.outcome is Outcome.exact else "no difference found"
+        return Finding(Status.improved, title, detail, short)
+    return Finding(Status.same, "same exactness", detail, short)
+
+
+def _failing(result: ExactnessResult) -> set[str]:
+    """Return the failed checks, by name."""
+    return {check.name for check in result.checks if check.is_failed}
