@@ -73,14 +73,13 @@ def advise(
     ] = None,
     allow_code_execution: params.CodeExecution = False,
     sandbox: params.SandboxOption = SandboxKind.auto,
-    heads: Annotated[
-        str,
+    head: Annotated[
+        list[str] | None,
         typer.Option(
-            metavar="A,B,...",
-            help="Folders or hub ids of heads that are compared with the pair's. Their kinds are found in their files.",
-            show_default=False,
+            help="A trained head: sprinter=FOLDER instead of the pair's, or a folder or hub id alone, which is compared with"
+            " the pair's heads. Repeat for several.",
         ),
-    ] = "",
+    ] = None,
     profile: Annotated[
         Path | None,
         typer.Option(
@@ -110,10 +109,14 @@ def advise(
     observer = TerminalObserver()
     if write is not None and not write.parent.is_dir():
         raise ConfigError(f"--write {write}: no folder {write.parent}")
-    options = shared.options(limit=limit, repeats=repeats or default_repeats(shared["temperature"]))
+    named, compared_heads = (
+        [word for word in head or [] if "=" in word],
+        [word for word in head or [] if "=" not in word],
+    )
+    options = shared.options(limit=limit, repeats=repeats or default_repeats(shared["temperature"]), head=named)
     try:
         if run is not None:
-            given = limit != PROMPTS or repeats or shared.arguments() or fresh or heads or max_drop is not None
+            given = limit != PROMPTS or repeats or shared.arguments() or fresh or head or max_drop is not None
             if pair or target or draft or task or given:
                 raise ConfigError(
                     "advise takes a run folder, or a pair and its options with -p; with RUN, only --profile, --write and"
@@ -128,7 +131,7 @@ def advise(
         else:
             if profile is not None:
                 raise ConfigError("--profile needs the costs of a run; help: specbench advise RUN --profile FILE")
-            compared = with_heads(options, params.words([heads])) if heads else options
+            compared = with_heads(options, compared_heads) if compared_heads else options
             whole = request_of(
                 pair=pair_of_models(pair, draft, target) or "", tasks=task or (), options=compared, out=out,
                 access=Access(fresh=fresh, wait=wait, break_lock=break_lock),

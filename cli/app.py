@@ -142,11 +142,6 @@ COMMANDS = {  # by panel, in the order of `specbench --help`; each line equals t
     "profile": CommandEntry(
         "profile:profile", "Measure", "Measure the forward times and acceptance rates of the models of a chain."
     ),
-    "train": CommandEntry(
-        "train:train",
-        "Measure",
-        "Train a head for a pair, and measure on held-out prompts whether it speeds up decoding.",
-    ),
     "report": CommandEntry("report:report", "Report", "Show runs or a suite as tables, plots or one HTML file."),
     "compare": CommandEntry("compare:compare", "Report", "Compare two measurements: decoding, quality, speed."),
     "score": CommandEntry("score:score", "Report", "Score stored generations again with the current tasks."),
@@ -166,6 +161,7 @@ COMMANDS = {  # by panel, in the order of `specbench --help`; each line equals t
     "trace": CommandEntry("trace:trace", "Check", "Decode one prompt and show the origin of each token."),
     "gate": CommandEntry("gate:gate", "Check", "Check, record or update a snapshot of a measurement."),
     "doctor": CommandEntry("doctor:doctor", "Check", "Check this machine or a server: one line per item, with advice."),
+    "train": CommandEntry("train:train", "Extend", "Train heads and draft models for a pair."),
     "init": CommandEntry("init:init", "Extend", "Write a commented pair, task, method, suite or plugin to start from."),
     "list": CommandEntry(
         "catalog:list_", "Extend", "List the methods, pairs, tasks, suites or machines, or the runs of a folder."
@@ -187,6 +183,10 @@ RENAMED = {  # earlier commands, with what replaces them
     "export": "specbench archive export",
     "import": "specbench archive import",
 }
+RENAMED_OPTIONS = {  # earlier options by command, with the present one
+    ("advise", "--heads"): "--head",
+    ("server", "--noise-pairs"): "--aa-pairs",
+}
 
 
 class Commands(LazyGroup):
@@ -198,6 +198,9 @@ class Commands(LazyGroup):
         """Return the command that the arguments name. Raises ConfigError for an earlier name, with the present one."""
         if args and args[0] in RENAMED:
             raise ConfigError(f"`specbench {args[0]}` is now `{RENAMED[args[0]]}`")
+        for option in (word.partition("=")[0] for word in args[1:]):
+            if today := RENAMED_OPTIONS.get((args[0], option)):
+                raise ConfigError(f"{option} is now {today}")
         return super().resolve_command(ctx, args)
 
 

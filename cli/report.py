@@ -73,7 +73,8 @@ def report(
     plots: Annotated[Path | None, typer.Option("--plots", help="Write plots to this folder.")] = None,
     plot_format: params.PlotFormats = None,
     results: Annotated[
-        Path, typer.Option("--from", help="Folder that contains the run folders, or an archive of `export --suite`.")
+        Path,
+        typer.Option("--from", help="Folder that contains the run folders, or an archive of `archive export --suite`."),
     ] = Path("results"),
     columns: Annotated[
         list[str] | None,

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import sys
 from collections.abc import Coroutine
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -34,6 +35,14 @@ server = typer.Typer(
 )
 TASK = "gsm8k"
 T = TypeVar("T")
+
+
+class ReferenceDtype(StrEnum):
+    """The dtypes of the reference forward."""
+
+    float32 = "float32"
+    float64 = "float64"
+
 
 On = Annotated[str, typer.Option("--on", help="URL of the server to test, such as http://localhost:8000.")]
 Off = Annotated[str, typer.Option("--off", help="URL of a server of the same model without speculation.")]
@@ -109,7 +118,7 @@ def verify(
     prompts: Annotated[
         list[str] | None, typer.Option("--prompts", help="Kinds of prompts: raw, cached, chat. [all]")
     ] = None,
-    dtype: Annotated[str, typer.Option(help="Dtype of the reference forward: float32 or float64.")] = "float32",
+    dtype: Annotated[ReferenceDtype, typer.Option(help="Dtype of the reference forward.")] = ReferenceDtype.float32,
     seed: Annotated[int, typer.Option(help="Base seed of requests and of where prompts are cut.")] = 0,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of the reference forward.")] = 1,
     key_env: KeyEnv = KEY,
@@ -134,8 +143,6 @@ def verify(
     from specbench.features.servers.exactness.server_verification import verify_server
     from specbench.features.servers.exactness.verify_request import ServerVerifyRequest
 
-    if dtype not in ("float32", "float64"):
-        raise ConfigError(f"--dtype {dtype}: float32 or float64")
     samplings = _samplings(words(temperature), top_p, top_k, min_p)
     concurrencies = _numbers(words(concurrency) or ["1", "8"], "--concurrency")
     kinds = _kinds(words(prompts))
@@ -146,7 +153,7 @@ def verify(
         off=_server(off, key_env, timeout) if off else None,
         model=model,
         draft=draft,
-        dtype=dtype,
+        dtype=dtype.value,
         prompts=source.read(),
         source=source,
         samplings=samplings,
@@ -200,7 +207,7 @@ def run(
     pairs: Annotated[
         int, typer.Option(min=0, help="Pairs of blocks per level. 0: 6, then as many as +- 5 % needs, up to 24.")
     ] = 0,
-    noise_pairs: Annotated[
+    aa_pairs: Annotated[
         int, typer.Option(min=0, help="A/A test: pairs of two blocks of the server without speculation, per level.")
     ] = 6,
     seed: Annotated[int, typer.Option(help="Base seed of sampled requests.")] = 0,
@@ -264,7 +271,7 @@ def run(
         ),
         concurrencies=_numbers(words(concurrency) or ["1", "4", "16"], "--concurrency"),
         pairs=pairs,
-        noise_pairs=noise_pairs,
+        aa_pairs=aa_pairs,
         together=together,
         out=out,
     )

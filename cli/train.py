@@ -1,18 +1,22 @@
-"""`specbench train`: train SPRINTER's verifier, the heads of SpecDec++ and DSL, or an EAGLE head; fine-tune a model."""
+"""`specbench train`: train heads that draft or stop a draft, make a draft model of target layers, or fine-tune a model."""
 
+import inspect
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from specbench.cli import params
+from specbench.cli.app import STYLE, PanelCommand
 from specbench.cli.console import TerminalObserver, printable
 from specbench.cli.interrupts import interrupted
 from specbench.cli.params import words
 from specbench.cli.trained_head import show_head
 from specbench.config.construct import Table
+from specbench.config.options import Options
 from specbench.config.pair import FEATURES, TAU, Answers, HeadKind
 from specbench.config.presets import parse_override
 from specbench.config.request import Access
@@ -23,31 +27,49 @@ from specbench.vocabulary import Device, Dtype
 if TYPE_CHECKING:
     from specbench.features.train.whole_models import DraftRequest, FinetuneRequest
 
+train = typer.Typer(name="train", no_args_is_help=True, help="Train heads and draft models for a pair.", **STYLE)
+MEANINGS = {  # of the kinds of heads: what is trained, and what it does
+    HeadKind.sprinter: ("SPRINTER's verifier", "It decides when the target tests a draft."),
+    HeadKind.specdec: ("SpecDec++'s head", "It predicts whether a drafted token will be accepted."),
+    HeadKind.dsl: ("DSL's head", "It predicts how many drafted tokens will be accepted."),
+    HeadKind.eagle: ("an EAGLE head", "It drafts from the last hidden states of the target."),
+    HeadKind.eagle3: ("an EAGLE-3 head", "It drafts from hidden states of several layers of the target."),
+    HeadKind.dflash: ("a DFlash head", "It drafts a block of tokens in one forward."),
+    HeadKind.dspark: ("a DSpark head", "It drafts a block of tokens in one forward, and corrects them in order."),
+}
+OF_SPRINTER = ("features", "tau")  # options of the verifier alone
+HEADS, MODELS = "Heads", "Models"
 
-def train(
-    kind: Annotated[
-        TrainKind,
-        typer.Argument(
-            metavar="KIND",
-            help=f"The kind of head, {', '.join(RECIPES)}; finetune: a whole model, --base, on one task; draft: a"
-            " draft model made of layers of the target, on one task.",
-        ),
-    ],
+Task = Annotated[list[str] | None, params.preset_option("task", "A task; repeat for several. [the pair's]", None)]
+OneTask = Annotated[list[str] | None, params.preset_option("task", "The task.", None)]
+Data = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="hub or synthetic (the training split), or a file or a data set of the hub, as for specbench run;"
+        " TASK=... for one task. [the pair's]"
+    ),
+]
+Limit = Annotated[int | None, typer.Option("--limit", "-n", help="Number of texts to train on; 0: all.")]
+Skip = Annotated[int, typer.Option(help="Exclude the first N rows of each task, for later measurements.")]
+Seed = Annotated[int, typer.Option(help="Random seed of texts, sampling, splits and weights.")]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="The folder to write. [heads/PAIR/KIND]")]
+Minutes = Annotated[
+    float,
+    typer.Option(
+        min=0.0, help="Time limit; 0: none. Half is for collecting outputs, the rest for fitting a head that drafts."
+    ),
+]
+Set = Annotated[list[str] | None, typer.Option("--set", "-s", help="Override a key: recipe.rate=1e-3, task.shots=0.")]
+
+
+def _head(
+    kind: HeadKind,
+    *,
     pair: params.Pair = "tiny",
-    task: Annotated[
-        list[str] | None, params.preset_option("task", "A task; repeat for several. [the pair's]", None)
-    ] = None,
-    data: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="hub or synthetic (the training split), or a file or a data set of the hub, as for specbench run;"
-            " TASK=... for one task. [the pair's]"
-        ),
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option("--limit", "-n", help="Number of texts to train on; 0: all. [by the kind of head]")
-    ] = None,
-    skip: Annotated[int, typer.Option(help="Exclude the first N rows of each task, for later measurements.")] = 0,
+    task: Task = None,
+    data: Data = None,
+    limit: Limit = None,
+    skip: Skip = 0,
     answers: Annotated[
         Answers,
         typer.Option(
@@ -56,82 +78,34 @@ def train(
         ),
     ] = Answers.outputs,
     base: Annotated[
-        str, typer.Option(help="The model whose hidden states the head reads. [draft; target for an EAGLE head]")
+        str, typer.Option(help="The model whose hidden states the head reads. [draft; target for a head that drafts]")
     ] = "",
-    layers: Annotated[int, typer.Option(min=0, help="draft: number of target layers to keep; 0: one sixth.")] = 0,
     features: Annotated[
-        str, typer.Option(help="sprinter: the features of the verifier, such as state or state+q+entropy.")
+        str, typer.Option(help="The features of the verifier, such as state or state+q+entropy.")
     ] = FEATURES,
-    tau: Annotated[
-        float, typer.Option(help="sprinter: a draft token is labeled acceptable if q(x) <= tau p(x).")
-    ] = TAU,
-    seed: Annotated[int, typer.Option(help="Random seed of texts, sampling, splits and weights.")] = 0,
+    tau: Annotated[float, typer.Option(help="A draft token is labeled acceptable if q(x) <= tau p(x).")] = TAU,
+    seed: Seed = 0,
     device: params.OnDevice = Device.auto,
     dtype: params.InDtype = Dtype.auto,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="The head's folder. [heads/PAIR/KIND]")] = None,
-    minutes: Annotated[
-        float,
-        typer.Option(
-            min=0.0,
-            help="Time limit; 0: none. Half is for collecting outputs, the rest for fitting a head that drafts.",
-        ),
-    ] = 10.0,
+    out: Out = None,
+    minutes: Minutes = 10.0,
     trial: Annotated[
         int, typer.Option(min=0, help="Held-out prompts to measure the head on, at least 5 per task; 0: no trial.")
     ] = 20,
     rows: Annotated[Path | None, typer.Option(help="Folder of the collected model outputs. [OUT/collected]")] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", "-s", help="Override a key: recipe.rate=1e-3, task.shots=0.")
-    ] = None,
+    set_: Set = None,
     plugin: params.Plugins = None,
     wait: params.Wait = False,
     break_lock: params.BreakLock = False,
 ) -> None:
-    """Train a head for a pair, and measure on held-out prompts whether it speeds up decoding.
-
-    The models' outputs are first collected in the head's folder. The same command resumes an interrupted training run.
-
-    With finetune, a model of the pair is trained on a task's training rows instead, with transformers' Trainer. With draft, a
-    draft model is made of some layers of the target and trained on the target's outputs: specbench train draft -p
-    target=PATH.
-    """
     # imports torch
     from specbench.features.train.train_head import TrainRequest, train_head
-    from specbench.features.train.whole_models import DraftRequest, FinetuneRequest
 
-    overrides = tuple(map(parse_override, set_ or []))
-    recipe = {key.removeprefix("recipe."): value for key, value in overrides if key.startswith("recipe.")}
-    keys = [text for text in set_ or [] if not text.startswith("recipe.")]
-    shared = params.SharedOptions({"data": data, "device": device, "dtype": dtype, "plugin": plugin, "set": keys})
-    options = shared.options()
-    access = Access(wait=wait, break_lock=break_lock)
-    of_heads = {
-        "--answers": answers != Answers.outputs, "--features": features != FEATURES, "--tau": tau != TAU,
-        "--rows": rows is not None,
-    }  # fmt: skip
-    if kind == TrainKind.draft:
-        _require_unused(kind, {**of_heads, "--base": bool(base)})
-        _draft(
-            DraftRequest(
-                pair=pair, task=_one(words(task)), layers=layers, options=options, count=600 if limit is None else limit,
-                skip=skip, seed=seed, recipe=recipe, out=out, minutes=minutes, access=access,
-            )
-        )  # fmt: skip
-        return
-    _require_unused(kind, {"--layers": bool(layers)})
-    if kind == TrainKind.finetune:
-        _require_unused(kind, of_heads)
-        _finetune(
-            FinetuneRequest(
-                pair=pair, role=base or "target", task=_one(words(task)), options=options, count=limit or 0, skip=skip,
-                seed=seed, recipe=recipe, out=out, minutes=minutes, access=access,
-            )
-        )  # fmt: skip
-        return
+    options, recipe = _options(data, device, dtype, plugin, set_)
     request = TrainRequest(
-        kind=HeadKind(kind), pair=pair, tasks=tuple(words(task)), options=options, count=limit, skip=skip,
+        kind=kind, pair=pair, tasks=tuple(words(task)), options=options, count=limit, skip=skip,
         answers=answers, base=base, features=features, tau=tau, seed=seed, recipe=recipe, out=out, collected=rows,
-        minutes=minutes, trial=trial, access=access,
+        minutes=minutes, trial=trial, access=Access(wait=wait, break_lock=break_lock),
     )  # fmt: skip
     try:
         trained = train_head(request, TerminalObserver())
@@ -147,17 +121,121 @@ def train(
     show_head(trained, _arguments(same))
 
 
+def _command_of(kind: HeadKind) -> Callable[..., None]:
+    """Return the command that trains a kind of heads, with the options that the kind reads."""
+    read = [
+        parameter
+        for name, parameter in inspect.signature(_head).parameters.items()
+        if name != "kind" and (kind is HeadKind.sprinter or name not in OF_SPRINTER)
+    ]
+
+    def command(**values: object) -> None:
+        partial(_head, kind)(**values)  # type: ignore[arg-type]  # as the signature below says
+
+    command.__signature__ = inspect.Signature(read)  # type: ignore[attr-defined]  # what Typer reads
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in read}
+    name, meaning = MEANINGS[kind]
+    command.__doc__ = f"""Train {name}.
+
+    {meaning} The models' outputs are first collected in its folder. Afterwards, held-out prompts are decoded with and without
+    it, which shows whether it speeds up decoding. The same command resumes an interrupted training run.
+    """
+    return command
+
+
+def _recipe(kind: HeadKind | TrainKind) -> str:
+    """Return the keys of a kind's recipe, for `--help`."""
+    lines = [f"  {key} = {default}: {meaning}" for key, (default, meaning) in keys_of(kind).items()]
+    title = f"Keys of --set recipe.KEY=VALUE, with defaults; a pair may set others under [defaults.train.{kind.value}]:"
+    return f"{title}\n\n" + "\n".join(["\b", *lines])
+
+
+for _kind in RECIPES:
+    train.command(_kind.value, cls=PanelCommand, rich_help_panel=HEADS, epilog=_recipe(_kind))(_command_of(_kind))
+
+
+@train.command(cls=PanelCommand, rich_help_panel=MODELS, epilog=_recipe(TrainKind.draft))
+def draft(
+    pair: params.Pair = "tiny",
+    task: OneTask = None,
+    data: Data = None,
+    limit: Limit = 600,
+    skip: Skip = 0,
+    layers: Annotated[int, typer.Option(min=0, help="Number of target layers to keep; 0: one sixth.")] = 0,
+    seed: Seed = 0,
+    device: params.OnDevice = Device.auto,
+    dtype: params.InDtype = Dtype.auto,
+    out: Out = None,
+    minutes: Minutes = 10.0,
+    set_: Set = None,
+    plugin: params.Plugins = None,
+    wait: params.Wait = False,
+    break_lock: params.BreakLock = False,
+) -> None:
+    """Make a draft model of layers of the target.
+
+    It is trained on the target's outputs. Example: specbench train draft -p target=PATH -t gsm8k.
+    """
+    from specbench.features.train.whole_models import DraftRequest  # imports torch
+
+    options, recipe = _options(data, device, dtype, plugin, set_)
+    _draft(
+        DraftRequest(
+            pair=pair, task=_one(words(task)), layers=layers, options=options, count=limit or 0, skip=skip, seed=seed,
+            recipe=recipe, out=out, minutes=minutes, access=Access(wait=wait, break_lock=break_lock),
+        )
+    )  # fmt: skip
+
+
+@train.command(cls=PanelCommand, rich_help_panel=MODELS, epilog=_recipe(TrainKind.finetune))
+def finetune(
+    pair: params.Pair = "tiny",
+    task: OneTask = None,
+    data: Data = None,
+    limit: Limit = None,
+    skip: Skip = 0,
+    base: Annotated[str, typer.Option(help="The model of the pair that is trained.")] = "target",
+    seed: Seed = 0,
+    device: params.OnDevice = Device.auto,
+    dtype: params.InDtype = Dtype.auto,
+    out: Out = None,
+    minutes: Minutes = 10.0,
+    set_: Set = None,
+    plugin: params.Plugins = None,
+    wait: params.Wait = False,
+    break_lock: params.BreakLock = False,
+) -> None:
+    """Fine-tune a model of a pair on a task.
+
+    Trains on the task's training rows, with the Trainer of transformers.
+    """
+    from specbench.features.train.whole_models import FinetuneRequest  # imports torch
+
+    options, recipe = _options(data, device, dtype, plugin, set_)
+    _finetune(
+        FinetuneRequest(
+            pair=pair, role=base, task=_one(words(task)), options=options, count=limit or 0, skip=skip, seed=seed,
+            recipe=recipe, out=out, minutes=minutes, access=Access(wait=wait, break_lock=break_lock),
+        )
+    )  # fmt: skip
+
+
+def _options(
+    data: list[str] | None, device: Device, dtype: Dtype, plugin: list[str] | None, set_: list[str] | None
+) -> tuple[Options, Table]:
+    """Return the options of a request, and the keys of its recipe."""
+    keys = [text for text in set_ or [] if not text.startswith("recipe.")]
+    shared = params.SharedOptions({"data": data, "device": device, "dtype": dtype, "plugin": plugin, "set": keys})
+    overrides = tuple(map(parse_override, set_ or []))
+    recipe = {key.removeprefix("recipe."): value for key, value in overrides if key.startswith("recipe.")}
+    return shared.options(), recipe
+
+
 def _one(tasks: Sequence[str]) -> str:
     """Return the only task. Raises ConfigError for none or several."""
     if len(tasks) != 1:
-        raise ConfigError("finetune and draft take one task; help: -t TASK")
+        raise ConfigError("one task is needed; help: -t TASK")
     return tasks[0]
-
-
-def _require_unused(kind: TrainKind, options: Mapping[str, bool]) -> None:
-    """Raise ConfigError for options that a kind does not read."""
-    if conflicting := [option for option, has_value in options.items() if has_value]:
-        raise ConfigError(f"{', '.join(conflicting)} have no effect on {kind}; leave them out")
 
 
 def _draft(request: "DraftRequest") -> None:
@@ -207,15 +285,3 @@ def _arguments(options: Mapping[str, Sequence[str] | str | None]) -> list[str]:
         for value in [values] if isinstance(values, str) else values or []:
             arguments += [option, value]
     return arguments
-
-
-def _recipes() -> str:
-    """Return the keys of every kind's recipe, for `--help`."""
-    paragraphs = ["Keys of --set recipe.KEY=VALUE, with defaults; a pair may set others under [defaults.train.KIND]:"]
-    for kind in TrainKind:
-        lines = [f"  {key} = {default}: {meaning}" for key, (default, meaning) in keys_of(kind).items()]
-        paragraphs.append("\n".join(["\b", f"{kind.value}:", *lines]))
-    return "\n\n".join(paragraphs)
-
-
-EPILOG = _recipes()

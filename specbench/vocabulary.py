@@ -1,5 +1,6 @@
 """Words of closed vocabularies, each spelled here alone: in options, pairs, tasks and on the command line."""
 
+from collections.abc import Iterable
 from enum import StrEnum
 
 
@@ -61,3 +62,40 @@ class SandboxKind(StrEnum):
     bwrap = "bwrap"
     unshare = "unshare"
     none = "none"
+
+
+class Simulation(StrEnum):
+    """What is not real about a pair's models: random weights, synthetic logits, both or nothing."""
+
+    none = ""
+    dummy = "dummy"
+    synthetic = "synthetic"
+    both = "dummy synthetic"
+
+    @classmethod
+    def of(cls, weights: str, logits: str) -> "Simulation":
+        """Return what is simulated, from the pair's `weights` and `logits`."""
+        return cls(" ".join(word for word in (weights, logits) if word != "real"))
+
+    @property
+    def has_dummy_weights(self) -> bool:
+        """Whether weights are random."""
+        return self in (Simulation.dummy, Simulation.both)
+
+    @property
+    def has_synthetic_logits(self) -> bool:
+        """Whether logits are synthetic."""
+        return self in (Simulation.synthetic, Simulation.both)
+
+    @property
+    def label(self) -> str:
+        """What is added to a name, such as ` (dummy) (synthetic)`."""
+        words = (("dummy", self.has_dummy_weights), ("synthetic", self.has_synthetic_logits))
+        return "".join(f" ({word})" for word, is_so in words if is_so)
+
+    @classmethod
+    def label_of(cls, simulations: "Iterable[Simulation]") -> str:
+        """Return the label of several runs together."""
+        found = list(simulations)
+        dummy, synthetic = any(s.has_dummy_weights for s in found), any(s.has_synthetic_logits for s in found)
+        return cls.of("dummy" if dummy else "real", "synthetic" if synthetic else "real").label

@@ -51,6 +51,19 @@ class Estimate:
             return True
         return self.low <= other.high and other.low <= self.high
 
+    def minus(self, other: "Estimate", factor: float = 1.0) -> "Estimate":
+        """Return this minus `factor` x another independent estimate, by Zou & Donner 2008. A missing bound is infinite."""
+        (low, high), (below, above) = self.bounds, other.bounds
+        value = self.value - factor * other.value
+        down = math.hypot(self.value - low, factor * (above - other.value))
+        up = math.hypot(high - self.value, factor * (other.value - below))
+        return Estimate(value, value - down, value + up)
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The interval; the whole line without one."""
+        return -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
+
 
 def by_prompt(rows: Iterable[tuple[Any, ...]]) -> np.ndarray:
     """Sum rows (value, ..., prompt) over the repeats of each prompt. Returns an array (prompts, values)."""

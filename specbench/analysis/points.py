@@ -17,6 +17,7 @@ from specbench.analysis.number_format import COUNT, TENTHS, TENTHS_OF_PERCENT, T
 from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.config.construct import Table
 from specbench.runs.settings import label_of, setting_text, swept_number
+from specbench.vocabulary import Simulation
 
 POINT_COLUMNS = ("pair", "task", "group", "T", "method", "setting", "simulated", "data", "run")
 ANY = ""  # in a reference: the dimension is not restricted
@@ -49,7 +50,7 @@ class Point:
     weight: float | None = None
     weighted: str = ""
     label: str = ""
-    simulated: str = ""
+    simulated: Simulation = Simulation.none
     data: str = ""
     machine: str = ""
     baseline: bool = False

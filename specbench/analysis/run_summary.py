@@ -27,6 +27,7 @@ from specbench.files import parse_json
 from specbench.machine.hardware import Environment, bandwidth_of
 from specbench.runs.run_folder import MetricTable
 from specbench.runs.run_spec import Clock, DataSpec, DecodingSpec, HeadSource, ModelSource, RunSpec
+from specbench.vocabulary import Simulation
 
 SCHEMA = 9  # of summary.json; raised when what a summary contains, or how it is computed, changes
 SPEC = "spec"  # the field of RunSummary that is parsed separately
@@ -234,8 +235,8 @@ class RunSummary(RunState):
         return self.spec.task.label
 
     @property
-    def simulated(self) -> str:
-        """What is not real about the models: `dummy`, `synthetic`, both or nothing."""
+    def simulated(self) -> Simulation:
+        """What is not real about the models."""
         return self.spec.pair.simulated
 
     @property

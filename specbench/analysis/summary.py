@@ -170,7 +170,7 @@ def _method(
     summary = MethodSummary(
         method=name,
         preset=spec.methods[name].preset,
-        label=" ".join([name, *(f"({word})" for word in spec.pair.simulated.split())]),
+        label=f"{name}{spec.pair.simulated.label}",
         generations=len(rows),
         failed=len(errors),
         first_error=errors[0] if errors else None,

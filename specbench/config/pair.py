@@ -11,7 +11,7 @@ from typing import Any, Literal
 from specbench.config.cost import Cost
 from specbench.config.quantization_kind import NOT_QUANTIZED, QuantizationKind
 from specbench.errors import ConfigError, MissingAsset, hint, nearest
-from specbench.vocabulary import Dtype
+from specbench.vocabulary import Dtype, Simulation
 
 Parallel = Literal["none", "layers"]
 ONE_DEVICE = re.compile(r"cpu|cuda|cuda:\d+")
@@ -243,9 +243,9 @@ class Pair:
     defaults: Defaults = field(default_factory=Defaults)
 
     @property
-    def simulated(self) -> str:
-        """What is simulated: dummy, synthetic, both, or an empty string."""
-        return " ".join(word for word in (self.weights, self.logits) if word != "real")
+    def simulated(self) -> Simulation:
+        """What is not real about the models."""
+        return Simulation.of(self.weights, self.logits)
 
     @property
     def acceptance_by_model(self) -> dict[str, float]:

@@ -315,11 +315,11 @@ def _beyond(what: Note, key: str, values: Mapping[str, float], least: float) -> 
 
 def _not_real(summary: RunSummary) -> Note:
     """Return a warning on what is simulated, and what that means for the numbers."""
-    texts = {
-        "dummy": "the weights are random (dummy), so a forward has its real cost and the text is noise",
-        "synthetic": "synthetic logits replace the models' logits",
-    }
-    parts = [texts[word] for word in summary.simulated.split()]
+    parts = []
+    if summary.simulated.has_dummy_weights:
+        parts.append("the weights are random (dummy), so a forward has its real cost and the text is noise")
+    if summary.simulated.has_synthetic_logits:
+        parts.append("synthetic logits replace the models' logits")
     synthetic = summary.spec.pair.synthetic
     if not synthetic:
         parts.append("acceptance, and with it the speed of methods that draft, has no meaning")

@@ -15,6 +15,7 @@ from specbench.config.construct import Table, construct, to_table
 from specbench.config.cost import Cost
 from specbench.decoding.traits import Traits
 from specbench.runs.settings import settings_in
+from specbench.vocabulary import Simulation
 
 SEMANTICS = 5  # bumped when the meaning of a recorded number changes, so that old runs are not mixed with new ones
 MOST_NAMED = 4  # methods in a folder's name
@@ -134,12 +135,12 @@ class Rate:
 
 @dataclass(frozen=True, kw_only=True)
 class PairSpec:
-    """The models and heads that a run's methods need. `simulated` names what is not real: dummy, synthetic, both or ''."""
+    """The models and heads that a run's methods need. `simulated` says what is not real."""
 
     name: str
     models: dict[str, ModelSource]
     heads: dict[str, HeadSource] = field(default_factory=dict)
-    simulated: str = ""
+    simulated: Simulation = Simulation.none
     synthetic: Synthetic | None = None
 
 

@@ -11,7 +11,7 @@ from tests.servers.conftest import MODELS, VLLM
 from tests.servers.test_real_servers import DRAFT
 
 SAMPLING = ("-t", "gsm8k", "--data", "synthetic", "-n", 16, "--temperature", 0, "--max-new-tokens", 96, "--ignore-eos")
-LOAD = ("-c", 1, "--pairs", 3, "--noise-pairs", 3, "--seconds", 4)
+LOAD = ("-c", 1, "--pairs", 3, "--aa-pairs", 3, "--seconds", 4)
 NOT_DIFFERENT = (
     "same acceptance",
     "acceptance undecided",

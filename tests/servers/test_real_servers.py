@@ -123,7 +123,7 @@ def test_load_on_both_sides_has_speedups_and_acceptance(name, request, tmp_path)
     off, on = (start(), start(draft=True)) if name == "llama_cpp" else (start(), start(DRAFT))
     specbench(
         "server", "run", "--on", on, "--off", off, "--data", "synthetic", "-n", "8", "-c", "1,4", "--pairs", "3",
-        "--noise-pairs", "3", "--seconds", "2", "--max-new-tokens", "32", "-o", tmp_path, cwd=tmp_path,
+        "--aa-pairs", "3", "--seconds", "2", "--max-new-tokens", "32", "-o", tmp_path, cwd=tmp_path,
     )  # fmt: skip
     found = json.loads(next(tmp_path.glob("run-*/summary.json")).read_text())
     for level in found["levels"]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from specbench.analysis.intervals import FEWEST, by_prompt
+from specbench.analysis.intervals import FEWEST, Estimate, by_prompt
 from specbench.analysis.metric import Direction
 from specbench.analysis.number_format import THOUSANDTHS, Format
 from specbench.analysis.significance import mcnemar, normal_quantile, normal_test, paired_test, welch
@@ -124,12 +124,22 @@ class Moments:
         """Return the change by a z-test, as if the observations were independent."""
         if not self.count or not other.count:
             return Change(self.mean, other.mean, 1.0, self.mean == other.mean, "the number of rounds is unknown")
-        error = math.hypot(self.deviation / math.sqrt(self.count), other.deviation / math.sqrt(other.count))
-        difference = other.mean - self.mean
-        relative, half = difference / self.mean, normal_quantile(0.975) * error / self.mean
+        change = other.estimate.minus(self.estimate)
+        p = normal_test(change.value, math.hypot(self.error, other.error))
+        low, high = (bound / self.mean for bound in change.bounds)
         words = f"z-test over {self.count:,} and {other.count:,} rounds as if they were independent"
-        p = normal_test(difference, error)
-        return Change(self.mean, other.mean, p, True, words, (), relative - half, relative + half)
+        return Change(self.mean, other.mean, p, True, words, (), low, high)
+
+    @property
+    def error(self) -> float:
+        """The standard error of the mean."""
+        return self.deviation / math.sqrt(self.count)
+
+    @property
+    def estimate(self) -> Estimate:
+        """The mean with its 95 % interval."""
+        half = normal_quantile(0.975) * self.error
+        return Estimate(self.mean, self.mean - half, self.mean + half)
 
 
 Samples = Paired | Blocks | Moments

@@ -47,7 +47,7 @@ class RequestKey:
     """Which request of a command this is.
 
     Args:
-        side: `on` or `off`, the server that it is sent to. In noise pairs under load, both are the server off.
+        side: `on` or `off`, the server that it is sent to. In A/A pairs under load, both are the server off.
         kind: The settings that are tested; None under load.
         block: The block of load that it belongs to; 0 outside one.
         prompt: The index of the prompt.

@@ -9,6 +9,7 @@ from pathlib import Path
 from specbench.files import read_with_checksum, write_with_checksum
 from specbench.runs.run_folder import CONFIG
 from specbench.runs.run_state import RunState
+from specbench.vocabulary import Simulation
 
 SUITES = "suites"
 INDEX_FILE, CHANGED_INDEX_FILE = "index.json", "changed.json"
@@ -37,7 +38,7 @@ class IndexEntry:
         seconds: measuring time, added up over resumed runs.
         folder: the run folder below the results; empty for a part that could not be resolved.
         generations, failed: counts of a run that is done.
-        simulated: what is simulated in the run, such as "dummy weights"; empty if nothing is.
+        simulated: what is not real about the models.
         levels: the models of a profile's chain, the target first.
     """
 
@@ -50,7 +51,7 @@ class IndexEntry:
     folder: str = ""
     generations: int = 0
     failed: int = 0
-    simulated: str = ""
+    simulated: Simulation = Simulation.none
     levels: tuple[str, ...] = ()
 
 

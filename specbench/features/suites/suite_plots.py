@@ -36,6 +36,7 @@ from specbench.reporting.plots.run_plots import MOST_LINES, run_plots
 from specbench.reporting.plots.speed_plots import SpeedRow, most_important, speed_panel
 from specbench.reporting.plots.styles import COLORS, DASHES, MARKERS, MUTED, NEUTRAL, Style, style_of
 from specbench.runs.run_folder import read
+from specbench.vocabulary import Simulation
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -127,8 +128,7 @@ def _panel_points(spec: PlotSpec, points: Sequence[Point]) -> list[tuple[str, li
 
 def _title(spec: PlotSpec, setting: Sequence[str | float | None], points: Sequence[Point]) -> str:
     words = [dimension_text(key, word) for key, word in zip(spec.panels, setting, strict=True)]
-    simulated = dict.fromkeys(word for point in points for word in point.simulated.split())
-    return ", ".join(words) + "".join(f" ({word})" for word in simulated)
+    return ", ".join(words) + Simulation.label_of(point.simulated for point in points)
 
 
 def _lines(axes: "Axes", spec: PlotSpec, points: Sequence[Point]) -> list[Label]:

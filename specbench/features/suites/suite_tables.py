@@ -16,6 +16,7 @@ from specbench.features.suites.papers.expectation import NUMBERS
 from specbench.features.suites.suite import PROMPT, Suite, TableSpec
 from specbench.note import Note, warning
 from specbench.reporting.tables import Table
+from specbench.vocabulary import Simulation
 
 Coordinates = tuple[str | float | None, ...]  # the values of some dimensions
 Cells = dict[Coordinates, dict[Coordinates, Point]]  # by row, then by column
@@ -86,9 +87,8 @@ def _table_title(spec: TableSpec, points: Sequence[Point]) -> str:
     """
     column = metric_of(spec.values[0])
     value = [column.title] if column.clock.heading and not _headings_have_values(spec) else []
-    simulated = {point.simulated for point in points if point.simulated} if "method" not in spec.rows else set()
-    label = " ".join(f"({word})" for words in sorted(simulated) for word in words.split())
-    return f"{': '.join([spec.title, *value] if spec.title else value)} {label}".strip()
+    label = "" if "method" in spec.rows else Simulation.label_of(point.simulated for point in points)
+    return f"{': '.join([spec.title, *value] if spec.title else value)}{label}".strip()
 
 
 def _grouped(
@@ -185,8 +185,7 @@ def _headings_have_values(spec: TableSpec) -> bool:
 
 def _row_text(key: str, word: str | float | None, cells: Mapping[Coordinates, Point]) -> str:
     if key == "method":
-        simulated = next(iter(cells.values())).simulated
-        return " ".join([str(word), *(f"({label})" for label in simulated.split())])
+        return f"{word}{next(iter(cells.values())).simulated.label}"
     return dimension_text(key, word)
 
 
@@ -270,18 +269,18 @@ def paper_tables(reference: Sequence[Reference]) -> list[Table]:
 
 def stated_table(stated: Sequence[StatedValue], points: Sequence[Point]) -> list[Table]:
     """Return a table of the numbers in a paper's text and the measured ones; none without a measured one."""
-    rows, simulated = [], set()
+    rows, simulated = [], set[Simulation]()
     for statement in stated:
         if covered := statement.covered(points):
             column = metric_of(statement.metric)
-            simulated |= {word for point in covered for word in point.simulated.split()}
+            simulated |= {point.simulated for point in covered}
             numbers = (
                 NumberCell(number, column.format.number(number))
                 for number in (statement.value, statement.summarize(covered))
             )
             words = [statement.where, column.title, statement.method, statement.says]
             rows.append([*words, *numbers, COUNT.text(len(covered))])
-    title = " ".join(["Numbers in the paper's text", *(f"({word})" for word in sorted(simulated))])
+    title = f"Numbers in the paper's text{Simulation.label_of(simulated)}"
     heads = ["in the paper", "value", "method", "summary", "paper", "here", "values"]
     return [Table(title, heads, rows)] if rows else []
 
@@ -313,11 +312,15 @@ def choice_tables(points: Sequence[Point]) -> list[Table]:
     }
     rows = []
     for point in points:
-        labels = "".join(f" ({word})" for word in point.simulated.split())
         for name in SUMMARIES.values:
             if isinstance(choice := point.values.get(name), CurveChoice):
                 column = metric_of(name)
-                cells = [point.task, NumberCell(point.T, f"{point.T:g}"), f"{point.label}{labels}", column.label]
+                cells = [
+                    point.task,
+                    NumberCell(point.T, f"{point.T:g}"),
+                    f"{point.label}{point.simulated.label}",
+                    column.label,
+                ]
                 unseen = NONE if choice.holdout_value is None else column.format.text(choice.holdout_value)
                 shares = [PERCENT.text(share) for share in (choice.reach_rate, choice.holdout_rate)]
                 is_small = calls.get((point.run, point.method, choice.setting or "")) == 0.0

@@ -1,4 +1,4 @@
-"""Heads that `advise --heads` compares: their kinds are found in their files, and each is measured."""
+"""Heads that `advise --head` compares: their kinds are found in their files, and each is measured."""
 
 import json
 import shutil
@@ -46,7 +46,7 @@ def test_heads_are_named_by_kind_and_the_last_part_of_their_source(tmp_path):
 def test_advise_compares_each_named_head(tmp_path):
     result = specbench(
         "advise", "-p", "tiny", "-t", "gsm8k", "-n", 10, "--max-new-tokens", 12, "--repeats", 1,
-        "--heads", f"{HEADS / 'dspark'},{HEADS / 'eagle3'}", "--json", cwd=tmp_path,
+        "--head", HEADS / "dspark", "--head", HEADS / "eagle3", "--json", cwd=tmp_path,
     )  # fmt: skip
     rows = {row["method"]: row for row in json.loads(result.stdout)["candidates"]}
     assert rows["eagle3-eagle3-3"]["predicted"] and rows["dspark-dspark-5"]["predicted"] is None

@@ -127,7 +127,7 @@ def test_runs_have_acceptance_profiles_and_are_compared(checkpoint, tmp_path):
     with model_server(checkpoint) as on, model_server(checkpoint, speculates=False) as off:
         specbench(
             "server", "run", "--on", on.url, "--off", off.url, "--data", "synthetic", "-n", "4", "-c", "1", "--pairs", "3",
-            "--noise-pairs", "0", "--seconds", "0.3", "--ramp", "0", "--max-new-tokens", "12", "-o", "runs",
+            "--aa-pairs", "0", "--seconds", "0.3", "--ramp", "0", "--max-new-tokens", "12", "-o", "runs",
             "--plots", "plots", "--plot-format", "svg", cwd=tmp_path,
         )  # fmt: skip
     assert (tmp_path / "plots/draft-lengths.svg").read_text().startswith("<svg")

@@ -11,7 +11,7 @@ from tests.fixtures.model_server import model_server
 def run(on, off, out, *words, code=0):
     return specbench(
         "server", "run", "--on", on.url, "--off", off.url, "--data", "synthetic", "-n", "6", "-c", "1,2", "--pairs", "3",
-        "--noise-pairs", "0", "--seconds", "0.2", "--ramp", "0.05", "--max-new-tokens", "12", "-o", out, *words,
+        "--aa-pairs", "0", "--seconds", "0.2", "--ramp", "0.05", "--max-new-tokens", "12", "-o", out, *words,
         cwd=out, code=code,
     )  # fmt: skip
 
@@ -29,7 +29,7 @@ def summary_of(out):
 
 def test_a_run_measures_every_level_and_answers(servers, tmp_path):
     on, off = servers
-    done = run(on, off, tmp_path, "--noise-pairs", "3")
+    done = run(on, off, tmp_path, "--aa-pairs", "3")
     table = summary_of(tmp_path)
     assert [level["concurrency"] for level in table["levels"]] == [1, 2]
     for level in table["levels"]:

@@ -25,7 +25,7 @@ class Block:
 
     Args:
         id: Identifies it: when it began, in nanoseconds since the epoch.
-        side: `on` or `off`; in noise pairs, both are the server off.
+        side: `on` or `off`; in A/A pairs, both are the server off.
         concurrency: Requests in flight.
         pair: The pair of blocks that it belongs to.
         begin: Beginning of the measured window, in seconds since the command began; the ramp before it is not measured.

@@ -81,7 +81,7 @@ class _Run:
         request = self.request
         least = request.pairs or PILOT
         levels: list[tuple[int, ...]] = [(concurrency,) for concurrency in request.concurrencies]
-        noise = request.noise_pairs
+        noise = request.aa_pairs
         if self.servers.restarts:  # all levels in each turn of a server, since a start takes long
             levels, noise = [request.concurrencies], 0
         total = len(request.concurrencies) * 2 * (least + noise)

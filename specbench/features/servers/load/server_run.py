@@ -58,7 +58,7 @@ class ServerRunRequest:
         load: What is sent.
         concurrencies: Requests in flight, one level after the other.
         pairs: Pairs of blocks of each level; 0 chooses the number for an interval of +- 5 %, from 6 to 24.
-        noise_pairs: Pairs of two blocks of the server without speculation; 0 leaves them out.
+        aa_pairs: Pairs of two blocks of the server without speculation; 0 leaves them out.
         together: Whether both servers are measured at the same time, each on a machine of its own.
         out: The folder of runs.
     """
@@ -72,7 +72,7 @@ class ServerRunRequest:
     load: Load
     concurrencies: tuple[int, ...] = (1, 4, 16)
     pairs: int = 0
-    noise_pairs: int = PILOT
+    aa_pairs: int = PILOT
     together: bool = False
     out: Path = Path("results/servers")
 

@@ -23,7 +23,6 @@ from specbench.runs.run_folder import Scores, load
 
 PROPOSERS = "proposer_acceptance"
 FEWEST_REJECTIONS = 30
-UNKNOWN = float("inf")  # the bounds of an estimate from too few prompts
 
 
 class Comparison(NamedTuple):
@@ -184,20 +183,12 @@ class Comparisons:
 
 
 def independent(ours: Estimate | None, theirs: Estimate | None, factor: float = 1.0) -> Comparison | None:
-    """Return ours - factor x theirs for independent estimates, by Zou & Donner 2008; None if one is missing."""
+    """Return ours - factor x theirs for independent estimates; None if one is missing."""
     if ours is None or theirs is None:
         return None
-    (low, high), (below, above) = _bounds(ours), _bounds(theirs)
-    value = ours.value - factor * theirs.value
-    down = float(np.hypot(ours.value - low, factor * (above - theirs.value)))
-    up = float(np.hypot(high - ours.value, factor * (theirs.value - below)))
-    return Comparison(value, value - down, value + up, 0.0)
-
-
-def _bounds(estimate: Estimate) -> tuple[float, float]:
-    """Return the interval of an estimate; the whole line where it has none."""
-    return -UNKNOWN if estimate.low is None else estimate.low, UNKNOWN if estimate.high is None else estimate.high
+    change = ours.minus(theirs, factor)
+    return _comparison(change.value, change.low, change.high, 0.0)
 
 
 def _comparison(value: float, low: float | None, high: float | None, equal: float) -> Comparison:
-    return Comparison(value, *_bounds(Estimate(value, low, high)), equal)
+    return Comparison(value, *Estimate(value, low, high).bounds, equal)
