@@ -1,5 +1,6 @@
 """`specbench profile`: measure forward times and acceptance of a chain's models, and predict which to keep."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -93,12 +94,13 @@ def profile(
     length = gamma or GAMMA
     options = shared.options(
         limit=limit,
-        gamma=[] if forwards else [str(length)],
         temperature=temperature,
         repeats=repeats,
         max_new_tokens=max_new_tokens,
         ignore_eos=True,
     )
+    if not forwards:
+        options = replace(options, gamma=(("", (length,)),))
     _, spec = read_pair(pair, options)
     if forwards and (method or middle or write or gamma):
         raise ConfigError("--forwards compares no chains; help: leave out --method, --middle, --gamma and --write")

@@ -53,7 +53,7 @@ def checked(value: Any, kind: type[T], where: str) -> T:
     import msgspec  # imported here to keep `--help` fast
 
     try:
-        return msgspec.convert(value, kind)
+        return msgspec.convert(value, kind, str_keys=True)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ConfigError(f"{where}: damaged: {in_one_line(error)}") from None
 

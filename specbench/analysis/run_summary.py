@@ -5,7 +5,6 @@ it. Each step replaces one idealization by what was measured, and its speedup in
 between steps multiply to measured / theory, and the last two steps are the measured speedups themselves.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,7 +22,7 @@ from specbench.analysis.predictions import BreakEven
 from specbench.analysis.ranking import Rank
 from specbench.analysis.theory import BestTree
 from specbench.decoding.traits import Traits
-from specbench.files import parse_json
+from specbench.files import checked
 from specbench.machine.hardware import Environment, bandwidth_of
 from specbench.runs.run_folder import MetricTable
 from specbench.runs.run_spec import Clock, DataSpec, DecodingSpec, HeadSource, ModelSource, RunSpec
@@ -187,7 +186,7 @@ class MethodSummary:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunState:
+class SummaryState:
     """What was measured of a run: its state, and a summary of each method, the baseline first.
 
     `stamp` identifies the files that the summary was computed from, and `schema` the code. `imported` is the archive that the
@@ -215,7 +214,7 @@ class RunState:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSummary(RunState):
+class RunSummary(SummaryState):
     """One run: its spec, its state, and a summary of each method."""
 
     spec: RunSpec
@@ -369,6 +368,6 @@ def from_table(table: dict[str, Any], where: str) -> RunSummary:
         | {VALUES: {key: value for key, value in method.items() if key not in names}}
         for method in table["methods"]
     ]
-    state = {key: table[key] for key in RunState.__dataclass_fields__ if key in table}
-    parsed = parse_json(json.dumps({**state, "methods": methods}), RunState, where)
+    state = {key: table[key] for key in SummaryState.__dataclass_fields__ if key in table}
+    parsed = checked({**state, "methods": methods}, SummaryState, where)
     return RunSummary(spec=RunSpec.from_toml(table[SPEC], f"{where}: spec"), **vars(parsed))

@@ -40,7 +40,7 @@ def options_table(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def request_of(table: RequestTable, path: Path | str = "options") -> Request:
+def request_from(table: RequestTable, path: Path | str = "options") -> Request:
     """Return what `table_of` was given. Raises ConfigError for an unknown key or option, or a wrong type."""
     if unknown := table.keys() - RequestTable.__annotations__.keys():
         raise ConfigError(

@@ -9,7 +9,7 @@ from pathlib import Path
 from specbench.config.construct import Table
 from specbench.config.presets import Preset, add
 from specbench.config.request import Access, Request
-from specbench.config.request_table import request_of, table_of
+from specbench.config.request_table import request_from, table_of
 from specbench.experiment.child_process import BATCH, child_environment, command_line
 from specbench.observer import Observer
 from specbench.vocabulary import SandboxKind
@@ -99,7 +99,7 @@ def batch_in(out: Path) -> RequestBatch:
     return RequestBatch(
         **{
             **table,
-            "requests": [request_of(command) for command in table["requests"]],
+            "requests": [request_from(each) for each in table["requests"]],
             "sandbox": table["sandbox"] and SandboxKind(table["sandbox"]),
             "access": Access(**table["access"]),
         }

@@ -8,7 +8,7 @@ import pytest
 from specbench.cli.params import GIVEN, SharedOptions, typer_option
 from specbench.config.options import FLAGS, Options, RunOptions, fields_of
 from specbench.config.request import Request
-from specbench.config.request_table import request_of, table_of
+from specbench.config.request_table import request_from, table_of
 from specbench.errors import ConfigError
 
 
@@ -55,7 +55,7 @@ def test_the_command_line_suites_python_and_files_give_equal_options():
     }  # fmt: skip
     assert Options(**fields_of(table)) == typed
     request = Request(methods=("sd",), pair="tiny", options=typed)
-    assert request_of(table_of(request)).options == typed
+    assert request_from(table_of(request)).options == typed
     words = SharedOptions(given).arguments()
     assert words[:4] == ["--gamma", "sd=3", "--gamma", "5"] and "--place" in words
 

@@ -14,7 +14,7 @@ from specbench.analysis.method_records import complete, seconds
 from specbench.analysis.quality import scores_of
 from specbench.config.construct import Table
 from specbench.config.request import Request
-from specbench.config.request_table import RequestTable, request_of, table_of
+from specbench.config.request_table import RequestTable, request_from, table_of
 from specbench.errors import ConfigError
 from specbench.files import checked, read_with_checksum
 from specbench.machine.hardware import Conditions, Environment, conditions
@@ -231,7 +231,7 @@ def parsed(table: dict[str, Any], path: Path, outdated: bool = False) -> RunSnap
         raise ConfigError(f"{path} was recorded by another version of specbench; help: specbench gate update {path}")
     if not table["runs"]:
         raise ConfigError(f"{path} has no runs; help: specbench gate record {path} -m METHOD ...")
-    requests = [request_of(request, path) for request in table["requests"]]
+    requests = [request_from(request, path) for request in table["requests"]]
     try:
         snapshot = RunSnapshot(requests, [_parsed_run(run, path) for run in table["runs"]], table["counters_only"])
     except (KeyError, TypeError, ValueError) as error:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import tomli_w
+
 from specbench.analysis import polybasic
 from specbench.analysis.costs import Origin
 from specbench.analysis.metric import metric_of
@@ -173,18 +175,15 @@ def conclusion_of(chains: Sequence[ChainCandidate]) -> str:
 def method_toml(best: ChainCandidate, task: str, pair: str) -> str:
     """Return the method of a candidate as the text of a TOML file."""
     low, drafted = best.levels[-1], best.plan.drafted
-    base = best.levels[-2]
-    innermost = {
-        "eagle": f'{{ name = "eagle", base = "{base}", gamma = {drafted} }}',
-        "pld": f'{{ name = "pld", gamma = {drafted} }}',
-    }.get(low, f'{{ name = "model", model = "{low}", gamma = {drafted} }}')
-    proposer = innermost
+    heads = {"eagle": {"name": "eagle", "base": best.levels[-2]}, "pld": {"name": "pld"}}
+    proposer: dict[str, object] = {**heads.get(low, {"name": "model", "model": low}), "gamma": drafted}
     if best.middle:
         threshold = best.plan.thresholds[0]
-        proposer = f'{{ name = "chain", model = "{best.middle}", threshold = {threshold}, proposer = {innermost} }}'
-    return (
-        f"# Chosen by specbench profile on {pair}, {task}. The predicted speedup is {TIMES.text(best.plan.speedup)}.\n"
-        f'description = "{" > ".join(best.levels)}, draft length and threshold by specbench profile"\n'
-        'baseline = "ar"\nname = "speculative"\n'
-        f'proposer = {proposer}\nscorers = "{best.levels[0]}"\ntarget = {{ name = "last" }}\n'
-    )
+        proposer = {"name": "chain", "model": best.middle, "threshold": threshold, "proposer": proposer}
+    method = {
+        "description": f"{' > '.join(best.levels)}, draft length and threshold by specbench profile",
+        "baseline": "ar", "name": "speculative", "scorers": best.levels[0], "target": {"name": "last"},
+        "proposer": proposer,
+    }  # fmt: skip
+    head = f"# Chosen by specbench profile on {pair}, {task}. The predicted speedup is {TIMES.text(best.plan.speedup)}."
+    return f"{head}\n{tomli_w.dumps(method)}"

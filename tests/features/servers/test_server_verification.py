@@ -13,7 +13,7 @@ from specbench.errors import ConfigError
 from specbench.features.exactness.outcome import Outcome
 from specbench.features.servers.backends.vllm import Vllm
 from specbench.features.servers.exactness.calibration import deviation_of
-from specbench.features.servers.exactness.kinds import shared_cause
+from specbench.features.servers.exactness.kinds import shared_causes
 from specbench.features.servers.exactness.served_checks import GreedyTexts
 from specbench.features.servers.exactness.server_verification import verify_server
 from specbench.features.servers.exactness.stored_verdict import ServerVerification
@@ -203,7 +203,7 @@ def test_outlying_prefixes_are_faults_and_do_not_widen_the_tolerance():
 )
 def test_the_cause_is_what_all_failed_kinds_have_and_no_passed_kind(failed, passed, cause):
     kinds = [[RequestKind(**{"sampling": WARM, **each}) for each in group] for group in (failed, passed)]
-    assert shared_cause(*kinds) == cause
+    assert ", ".join(shared_causes(*kinds)) == cause
 
 
 def test_the_command_prints_the_verdict_and_writes_it(checkpoint, tmp_path):

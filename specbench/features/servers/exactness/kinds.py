@@ -1,5 +1,8 @@
 """The kinds of requests that `server verify` tests, and what kinds with a fault have in common."""
 
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+
 from specbench.features.servers.request_key import PromptKind, RequestKind
 from specbench.features.servers.served import ServedSampling
 
@@ -32,28 +35,40 @@ def kinds_of(
     return kinds + others
 
 
-def shared_cause(failed: list[RequestKind], passed: list[RequestKind]) -> str:
-    """Return what the failed kinds have in common and no passed kind has, in words; empty if nothing does.
+class Cause(StrEnum):
+    """What kinds of requests can have in common."""
 
-    For example `only with a seed`, or `only above concurrency 1`. A cause needs a passed kind without it.
-    """
-    tests = {
-        "only at T = 0": lambda kind: kind.sampling.is_greedy,
-        "only at temperatures above 0": lambda kind: not kind.sampling.is_greedy,
-        "only with a seed": lambda kind: kind.is_seeded,
-        "only without a seed": lambda kind: not kind.is_seeded and not kind.sampling.is_greedy,
-        "only above concurrency 1": lambda kind: kind.concurrency > 1,
-        "only after a prefix-cache hit": lambda kind: kind.prompt is PromptKind.cached,
-        "only in chats": lambda kind: kind.prompt is PromptKind.chat,
-        "only with top-p": lambda kind: kind.sampling.top_p < 1.0,
-        "only with top-k": lambda kind: kind.sampling.top_k > 0,
-        "only with min-p": lambda kind: kind.sampling.min_p > 0.0,
-    }
-    found = [
-        words
-        for words, holds in tests.items()
-        if failed and all(map(holds, failed)) and passed and not any(map(holds, passed))
-    ]
-    if "only at temperatures above 0" in found:
-        found = [words for words in found if words != "only without a seed"]  # says less
-    return ", ".join(found)
+    greedy = "only at T = 0"
+    sampled = "only at temperatures above 0"
+    seeded = "only with a seed"
+    unseeded = "only without a seed"
+    concurrent = "only above concurrency 1"
+    cached = "only after a prefix-cache hit"
+    chat = "only in chats"
+    top_p = "only with top-p"
+    top_k = "only with top-k"
+    min_p = "only with min-p"
+
+
+HOLDS: dict[Cause, Callable[[RequestKind], bool]] = {
+    Cause.greedy: lambda kind: kind.sampling.is_greedy,
+    Cause.sampled: lambda kind: not kind.sampling.is_greedy,
+    Cause.seeded: lambda kind: kind.is_seeded,
+    Cause.unseeded: lambda kind: not kind.is_seeded and not kind.sampling.is_greedy,
+    Cause.concurrent: lambda kind: kind.concurrency > 1,
+    Cause.cached: lambda kind: kind.prompt is PromptKind.cached,
+    Cause.chat: lambda kind: kind.prompt is PromptKind.chat,
+    Cause.top_p: lambda kind: kind.sampling.top_p < 1.0,
+    Cause.top_k: lambda kind: kind.sampling.top_k > 0,
+    Cause.min_p: lambda kind: kind.sampling.min_p > 0.0,
+}
+
+
+def shared_causes(failed: Sequence[RequestKind], passed: Sequence[RequestKind]) -> list[Cause]:
+    """Return what the failed kinds have in common and no passed kind has. A cause needs a passed kind without it."""
+    if not failed or not passed:
+        return []
+    found = [cause for cause, holds in HOLDS.items() if all(map(holds, failed)) and not any(map(holds, passed))]
+    if Cause.sampled in found:
+        found = [cause for cause in found if cause is not Cause.unseeded]  # says less
+    return found

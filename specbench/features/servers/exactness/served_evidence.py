@@ -11,7 +11,7 @@ from specbench.features.exactness.martingales import GROUPS, SIGNIFICANCE
 from specbench.features.exactness.power import Power
 from specbench.features.servers.exactness.calibration import Deviation
 from specbench.features.servers.exactness.kind_checks import TOKENS, checks_of
-from specbench.features.servers.exactness.kinds import shared_cause
+from specbench.features.servers.exactness.kinds import shared_causes
 from specbench.features.servers.exactness.served_checks import KindResult, SampledTests, pooled
 from specbench.features.servers.request_key import RequestKind
 from specbench.features.servers.served import Description
@@ -202,7 +202,7 @@ def _outputs(evidence: Evidence) -> list[str]:
         where = "from the first token on"
     elif not _are_first_tokens_tested([r for r in results if r.kind in differing], pools, evidence.alarm):
         where = "in tokens after the first (too few first tokens to say whether they differ too; help: more --outputs)"
-    cause = shared_cause(list(differing), tested)
+    cause = ", ".join(shared_causes(list(differing), tested))
     share = f"{len(differing)} of {len(differing) + len(tested)} kinds of requests"
     return [f"outputs depart from {evidence.reference} in {share}, {where}{f', {cause}' if cause else ''}"]
 
@@ -225,7 +225,7 @@ def _seeds(evidence: Evidence) -> list[str]:
     if evidence.unseeded:
         seeded = [result.kind for result in evidence.results if result.seeds]
         repeating = [kind for kind in seeded if kind not in evidence.unseeded]
-        cause = shared_cause(evidence.unseeded, repeating)
+        cause = ", ".join(shared_causes(evidence.unseeded, repeating))
         found.append(f"equal seeds do not repeat outputs{f', {cause}' if cause else ''}")
     tests = evidence.number_of_tests
     if ignored := [result.seeds for result in evidence.results if result.seeds and result.seeds.are_ignored(tests)]:

@@ -35,7 +35,7 @@ class ServerVerifyRequest:
         kinds: Kinds of prompts.
         outputs: Outputs of each sampled kind.
         max_tokens: The largest number of tokens of an output.
-        max_prompt_tokens: Of longer prompts, the last tokens are sent.
+        max_prompt_tokens: Longer prompts are truncated to their last tokens.
         seed: Of the seeds of requests.
         threads: CPU threads of our own forward and of the tests; few, since the server may share the processors.
         out: The folder of the log.

@@ -30,8 +30,8 @@ class Outcome(StrEnum):
     """How an expectation came out for a point."""
 
     confirmed = "confirmed"
-    expected = "on the expected side within the noise"
-    other = "on the other side within the noise"
+    expected = "inconclusive with a trend for it"
+    other = "inconclusive with a trend against it"
     contradicted = "contradicted"
     undecided = "not decided: no interval or no difference"
     stand_in = "not counted, since it follows from the stand-ins"

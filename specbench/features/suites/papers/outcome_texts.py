@@ -84,7 +84,7 @@ def outcome_caveats(verdicts: Sequence[ExpectationVerdict]) -> list[str]:
 
 
 def _counts(counts: Counter[Outcome], source: str) -> str:
-    """Return a sentence: how many outcomes are decided, which way, and on which side the others lie."""
+    """Return a sentence: how many outcomes are decided, which way, and the trend of the others."""
     total, (singular, plural) = counts.total(), SOURCES[source]
     if total == 1:
         (outcome,) = counts
@@ -94,7 +94,7 @@ def _counts(counts: Counter[Outcome], source: str) -> str:
     sentence = f"{decided} of {total} {plural} ({decided / total:.0%}) {'is' if decided == 1 else 'are'} decided"
     sentence += f": {' and '.join(texts)}" if texts else ""
     open_ones = [
-        f"{counts[outcome]} {'lies' if counts[outcome] == 1 else 'lie'} {outcome}"
+        f"{counts[outcome]} {'is' if counts[outcome] == 1 else 'are'} {outcome}"
         for outcome in (Outcome.expected, Outcome.other)
         if counts[outcome]
     ]
@@ -137,7 +137,7 @@ def _line(verdict: ExpectationVerdict) -> str:
     if not settings:
         return f"{says}: {NOT_COMPARED}"
     needed = (
-        f"; about {verdict.prompts_needed:,} prompts would decide half of those within the noise"
+        f"; about {verdict.prompts_needed:,} prompts would decide half of the inconclusive ones"
         if verdict.prompts_needed and verdict.prompts_needed <= MOST_NEEDED
         else "; the differences are too small for any number of prompts"
         if verdict.prompts_needed

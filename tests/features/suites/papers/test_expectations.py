@@ -180,7 +180,7 @@ def counted(found: Sequence[Point], is_of_paper: bool = True, **keys) -> list[st
 
 def test_the_outcomes_of_the_papers_comparisons_and_of_the_projects_are_counted_apart():
     found = [point(1.5), point(1.2, x=2.0), point(0.5, x=3.0), point(1.05, x=4.0)]
-    text = "(75%) are decided: 2 confirmed and 1 contradicted; 1 lies on the expected side within the noise."
+    text = "(75%) are decided: 2 confirmed and 1 contradicted; 1 is inconclusive with a trend for it."
     of_paper = "comparisons of speed, quality or acceptance that the paper makes"
     assert counted(found, at_least=1.0) == [f"3 of 4 {of_paper} {text}"]
     assert counted(found, at_least=1.0, source="project") == [f"3 of 4 comparisons that this project adds {text}"]
@@ -256,7 +256,7 @@ def test_the_prompts_that_would_decide_half_of_the_outcomes_are_estimated():
     (one,) = outcomes_of(suite, [near(1.05, 10, 1.0)])
     assert one.prompts_needed == 40
     assert outcome_lines([one])[0].endswith(
-        "within the noise (difference +0.05); about 40 prompts would decide half of those within the noise"
+        "inconclusive with a trend for it (difference +0.05); about 40 prompts would decide half of the inconclusive ones"
     )
     (three,) = outcomes_of(suite, [near(1.05, 10, 1.0), near(0.98, 10, 2.0), near(1.5, 10, 3.0), near(0.96, 10, 4.0)])
     assert three.prompts_needed == 63 and "about 63 prompts" in outcome_lines([three])[0]
