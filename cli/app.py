@@ -135,7 +135,9 @@ class LazyGroup(TyperGroup):
 COMMANDS = {  # by panel, in the order of `specbench --help`; each line equals the first line of the function's docstring
     "run": CommandEntry("run:run", "Measure", "Measure methods on a pair and tasks, together with their baselines."),
     "plan": CommandEntry("plan:plan", "Measure", "Show what a run or a suite would measure, without measuring."),
-    "status": CommandEntry("status:status", "Measure", "Show the jobs of a suite: pending, running, failed, done."),
+    "status": CommandEntry(
+        "status:status", "Measure", "Show the jobs of a suite: pending, queued, running, failed, done."
+    ),
     "advise": CommandEntry(
         "advise:advise", "Measure", "Advise whether to speculate with a pair, on this machine and task, and how."
     ),

@@ -233,7 +233,8 @@ def compare(
     base: Annotated[
         Path,
         typer.Argument(
-            help="A run folder, a folder of run folders, a snapshot file, results of servers, or another tool's profile."
+            help="A run folder, a folder of run folders, a snapshot file, results of servers, a verification, or a profile of"
+            " another tool."
         ),
     ],
     new: Annotated[Path, typer.Argument(help="The measurement to compare with BASE.")],
@@ -250,8 +251,9 @@ def compare(
 ) -> None:
     """Compare two measurements: decoding, quality, speed.
 
-    Of servers: exactness, acceptance, quality, speedup. If a side is a profile of another tool (NVIDIA's
-    speculation_profile.json, a saved page of /metrics, or records by request), acceptance alone.
+    For results of servers, compares exactness, acceptance, quality and speedup. For verifications (the JSON of `verify`),
+    compares exactness. If a side is a profile of another tool (NVIDIA's speculation_profile.json, a saved page of /metrics,
+    or records by request), compares acceptance alone.
 
     Exit code 5 for a regression, 6 if something could not be compared or decided.
     """

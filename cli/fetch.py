@@ -31,9 +31,7 @@ def fetch(
     ] = None,
     method: Annotated[
         list[str] | None,
-        preset_option(
-            "method", "Of the pairs, only the models and heads that this method needs; repeat for several.", None
-        ),
+        preset_option("method", "Fetch only the models and heads that this method needs; repeat for several.", None),
     ] = None,
     suite: Annotated[
         str | None, preset_option("suite", "The grid of a paper's table or figure, instead of -p and -t.", None)

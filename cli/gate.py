@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from specbench.cli import params
-from specbench.cli.app import STYLE
+from specbench.cli.app import STYLE, PanelCommand
 from specbench.cli.compare import (
     AcrossConfig,
     Alpha,
@@ -44,7 +44,7 @@ Sessions = Annotated[
 ]
 
 
-@gate.command()
+@gate.command(cls=PanelCommand)
 def check(
     snapshots: Files,
     counters_only: CountersOnly = False,
@@ -79,7 +79,7 @@ def check(
     sys.exit(write_verdicts(verdicts, form, junit, f"gate by {', '.join(map(str, snapshots))}", inconclusive))
 
 
-@gate.command()
+@gate.command(cls=PanelCommand)
 @params.with_shared_options("shard")
 def record(
     *,
@@ -139,7 +139,7 @@ def record(
         print("help: --add a request with a higher --temperature, or with more samples (-n)", file=sys.stderr)
 
 
-@gate.command()
+@gate.command(cls=PanelCommand)
 def update(
     snapshots: Files,
     sessions: Sessions = None,

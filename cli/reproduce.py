@@ -21,7 +21,7 @@ MISSING = (
 
 
 def reproduce(
-    status: Annotated[bool, typer.Option("--status", help="List the state of every item. Always on.")] = True,
+    status: Annotated[bool, typer.Option("--status", help="List the state of every item.", hidden=True)] = True,
     results: Annotated[
         Path | None, typer.Option("--from", help="Folder of results. [results here, else the checkout's]")
     ] = None,

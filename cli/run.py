@@ -174,7 +174,8 @@ def run(
     refine: Annotated[
         int,
         typer.Option(
-            help="Suites of quality-latency curves: first this many prompts at every setting, then all at those that matter.",
+            help="For suites of quality-latency curves: measure N prompts at every setting, then all prompts at the settings"
+            " that the curves may choose.",
             rich_help_panel=params.SUITES,
         ),
     ] = 0,

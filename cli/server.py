@@ -15,7 +15,7 @@ from rich.table import Table
 
 import specbench.tasks  # noqa: F401  (registers the tasks)
 from specbench.cli import params
-from specbench.cli.app import STYLE, wrapped
+from specbench.cli.app import STYLE, PanelCommand, wrapped
 from specbench.cli.console import TerminalObserver, output_console, print_path, print_table, printable, say
 from specbench.cli.interrupts import interrupted
 from specbench.cli.params import SharedOptions, words
@@ -57,7 +57,7 @@ Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of logs and verdi
 Page = Annotated[Path | None, typer.Option("--page", help="Also write a Markdown page to this file.")]
 
 
-@server.command()
+@server.command(cls=PanelCommand)
 def describe(
     url: Annotated[str, typer.Argument(help="URL of a server.")],
     model: ServedModel = "",
@@ -86,7 +86,7 @@ def describe(
     output_console().print(drawn, markup=False)
 
 
-@server.command()
+@server.command(cls=PanelCommand)
 def verify(
     on: On,
     weights: Annotated[
@@ -172,7 +172,7 @@ def verify(
     sys.exit(found.outcome.exit_code)
 
 
-@server.command()
+@server.command(cls=PanelCommand)
 def run(
     on: Annotated[str, typer.Option("--on", help="URL of the server with speculation.")] = "",
     off: Off = "",

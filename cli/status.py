@@ -32,7 +32,7 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", help="Redraw every two seconds while jobs run.")] = False,
     as_json: params.Json = False,
 ) -> None:
-    """Show the jobs of a suite: pending, running, failed, done.
+    """Show the jobs of a suite: pending, queued, running, failed, done.
 
     Reads the files in the results folder, so it works on any machine that has the folder, and without the driver.
     """
