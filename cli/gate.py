@@ -104,19 +104,19 @@ def record(
     out: OutOption = None,
 ) -> None:
     """Measure methods on a pair and tasks, or take results of servers, and write a snapshot file."""
-    from specbench.features.exchange import snapshot_file  # imports numpy
+    names, tasks = words(method), words(task)
+    if not served:
+        import_plugins(shared["plugin"])
+        require_presets(explicit_methods(names), pair, tasks)  # before slow imports
+    from specbench.features.exchange import snapshot_file
+    from specbench.features.servers import served_gate
 
     content = snapshot_file.load(snapshot) if add and snapshot.exists() else snapshot_file.SnapshotFile({})
     if served:
-        from specbench.features.servers import served_gate
-
         part = served_gate.recorded(content.get("servers"), served)
         content.with_part("servers", part).save(snapshot)
         print(f"wrote {snapshot}", file=sys.stderr)
         return
-    names, tasks = words(method), words(task)
-    import_plugins(shared["plugin"])
-    require_presets(explicit_methods(names), pair, tasks)
     from specbench.experiment.batch import RequestBatch
     from specbench.features.gate import gating  # imports numpy
 

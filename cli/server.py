@@ -165,9 +165,8 @@ def verify(
         max_prompt_tokens=max_prompt_tokens,
         seed=seed,
         threads=threads,
-        out=out,
     )
-    found, folder = _until_interrupted(verify_server(request, TerminalObserver()))
+    found, folder = _until_interrupted(verify_server(request, out, TerminalObserver()))
     _show(found, folder, json_, page, key_env)
     sys.exit(found.outcome.exit_code)
 
@@ -251,10 +250,12 @@ def run(
     except ValueError as error:
         raise ConfigError(str(error)) from None
     commands = read_commands(start) if start else None
+    servers = [_server(each.url, key_env, timeout) for each in (commands.on, commands.off)] if commands else []
+    servers = servers or [_server(url, key_env, timeout) for url in (on, off)]
     prompts = source.read()
     request = ServerRunRequest(
-        on=_server(commands.on.url if commands else on, key_env, timeout),
-        off=_server(commands.off.url if commands else off, key_env, timeout),
+        on=servers[0],
+        off=servers[1],
         commands=commands,
         model=model,
         prompts=prompts,
@@ -273,10 +274,9 @@ def run(
         pairs=pairs,
         aa_pairs=aa_pairs,
         together=together,
-        out=out,
     )
     formats = params.plot_formats(plot_format, plots)
-    measured, folder = _until_interrupted(run_servers(request, TerminalObserver()))
+    measured, folder = _until_interrupted(run_servers(request, out, TerminalObserver()))
     _show_run(measured, folder, json_, page)
     if plots:
         from specbench.features.servers.load.load_plot import plots_of  # imports numpy
@@ -389,7 +389,6 @@ def _show(found: "ServerVerification", folder: Path, as_json: bool, page: Path |
         shown = f"smallest request that shows it{times}{wanted}: {command}"
         print(shown, file=stream)
     print(wrapped(printable(found.line)), file=stream)
-    served_results.write_result(folder / served_results.VERIFICATION, found)
     print_path(folder, console)
     if page:
         facts = facts_of(found) + ([shown] if shown else [])

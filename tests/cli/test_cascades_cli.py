@@ -261,7 +261,7 @@ def test_the_documented_target_is_short_listed_enumerated_and_run(tmp_path):
     assert "agreeable" in specbench("list", "methods", "--plugin", path, cwd=tmp_path)
     assert 'name = "agreeable"' in specbench("show", "method", "agreeable", "--plugin", path, cwd=tmp_path)
     shown = specbench("enumerate", "-m", "agreeable", "--plugin", path, cwd=tmp_path)
-    assert shown.count("exact") == 5 and "DIFFERS" not in shown
+    assert shown.count("exact") == 5 and "FAILED" not in shown
     few = ["-p", "tiny-t5", "-t", "wmt", "-n", 5, "--repeats", 1]
     shown = specbench("run", "-m", "agreeable", "--plugin", path, *few, cwd=tmp_path)
     assert re.search(
@@ -303,7 +303,7 @@ def test_the_documented_stop_rule_proposer_method_and_task_run(tmp_path):
     assert all(row["identical_output"] == 1.0 for row in summary["methods"][1:]), "all of them are lossless"
     assert summary["metrics"][0]["name"] == "spelled"
     for name in ("narrow", "one-by-one", "doubling", "again", again):
-        assert "DIFFERS" not in specbench("enumerate", "-m", name, *plugins, cwd=tmp_path)
+        assert "FAILED" not in specbench("enumerate", "-m", name, *plugins, cwd=tmp_path)
     (folder,) = (tmp_path / "results").iterdir()
     specbench("score", folder, *plugins, cwd=tmp_path)
 
@@ -379,7 +379,7 @@ class Silent(Proposer, name="silent"):
 def test_enumerating_a_proposer_that_never_drafts_is_inconclusive(tmp_path):
     (tmp_path / "silent.py").write_text(SILENT)
     shown = specbench("enumerate", "-m", "silent", "--plugin", "silent.py", cwd=tmp_path, code=6)
-    assert "DIFFERS" not in shown and "nothing was drafted" in shown
+    assert "FAILED" not in shown and "nothing was drafted" in shown
 
 
 def test_what_a_plugin_leaves_to_its_defaults_can_be_swept(tmp_path):

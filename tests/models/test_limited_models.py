@@ -13,7 +13,7 @@ from specbench.decoding import rejection
 from specbench.decoding.rejection import verify_at_once
 from specbench.decoding.targets import Diff, Last, Mixture
 from specbench.errors import ConfigError
-from specbench.features.exactness.check import CheckKind
+from specbench.features.exactness.exactness_check import CheckKind
 from specbench.features.verify.enumeration import TableModels, TableSession, distance, joint_distribution
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import Chain, DraftModel

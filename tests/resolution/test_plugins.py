@@ -101,7 +101,7 @@ def test_rounds_beyond_the_room_are_cut_as_the_driver_cuts_them(tmp_path):
     """A method that ignores the limits can be enumerated, and does not hang."""
     source = "while True: yield Round([0, 0, 0, 0, 0])"
     (tmp_path / PATH).write_text(plugin_faults.METHOD.replace("SOURCE", source))
-    assert "DIFFERS" in specbench("enumerate", "-m", "bad", "--plugin", PATH, cwd=tmp_path, code=5).stdout
+    assert "FAILED" in specbench("enumerate", "-m", "bad", "--plugin", PATH, cwd=tmp_path, code=5).stdout
 
 
 def test_sigterm_within_a_plugin_ends_the_command_with_exit_code_143(tmp_path):

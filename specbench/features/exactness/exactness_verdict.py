@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from specbench.features.exactness.check import Check, CheckKind
+from specbench.features.exactness.exactness_check import Check, CheckKind
 from specbench.features.exactness.martingales import SIGNIFICANCE
 from specbench.features.exactness.outcome import Outcome
 from specbench.features.exactness.power import Power

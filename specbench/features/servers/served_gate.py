@@ -16,7 +16,7 @@ from specbench.features.servers.exactness.verify_request import ServerVerifyRequ
 from specbench.features.servers.load.server_load import run_servers
 from specbench.features.servers.load.server_run import ServerRun, ServerRunRequest
 from specbench.features.servers.served_comparison import compare_served
-from specbench.features.servers.served_results import VERIFICATION, Result, as_stored, results_in, write_result
+from specbench.features.servers.served_results import Result, as_stored, results_in
 from specbench.observer import Observer
 from specbench.reporting.escaping import json_text
 
@@ -78,17 +78,16 @@ def measured_again(snapshot: ServedSnapshot, out: Path, observer: Observer) -> l
     for request in _without_repeats([each.request for each in snapshot.results]):
         if request is None:
             raise ConfigError("a result of a server was recorded by an earlier version; help: specbench gate record")
-        asyncio.run(_measure(request.again(out), observer))
+        asyncio.run(_measure(request.again(), out, observer))
     return results_in(out)
 
 
-async def _measure(request: ServerVerifyRequest | ServerRunRequest, observer: Observer) -> None:
-    """Measure a request. Its folder has the result."""
+async def _measure(request: ServerVerifyRequest | ServerRunRequest, out: Path, observer: Observer) -> None:
+    """Measure a request into a folder in `out`, which has the result."""
     if isinstance(request, ServerRunRequest):
-        await run_servers(request, observer)
-        return
-    found, folder = await verify_server(request, observer)
-    write_result(folder / VERIFICATION, found)
+        await run_servers(request, out, observer)
+    else:
+        await verify_server(request, out, observer)
 
 
 def _without_repeats(results: Sequence[T]) -> list[T]:

@@ -7,7 +7,7 @@ from specbench.config.options import Options
 from specbench.config.pair import Pair
 from specbench.decoding.sampling import OtherRandomness
 from specbench.errors import ConfigError
-from specbench.features.exactness.check import Check, CheckKind
+from specbench.features.exactness.exactness_check import Check, CheckKind
 from specbench.features.exactness.exactness_verdict import ExactnessResult, verdict_on
 from specbench.features.verify.enumeration import LENGTH, ExactComparison, examine, examine_drafts
 from specbench.resolution.methods import Methods

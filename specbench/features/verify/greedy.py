@@ -8,7 +8,7 @@ from torch import Tensor
 from specbench.config.construct import Table
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets.target import FARTHEST, gaps, rounding_gap
-from specbench.features.exactness.check import Check, CheckKind
+from specbench.features.exactness.exactness_check import Check, CheckKind
 from specbench.features.verify.case import (
     Case,
     Output,

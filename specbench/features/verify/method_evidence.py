@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from specbench.decoding.method import Method
-from specbench.features.exactness.check import Check, CheckKind
+from specbench.features.exactness.exactness_check import Check, CheckKind
 from specbench.features.exactness.power import Power
 from specbench.features.verify.case import Case
 from specbench.features.verify.enumerated import Enumeration

@@ -18,8 +18,8 @@ from specbench.decoding.sampling import Sampler
 from specbench.decoding.session import UNENDING
 from specbench.decoding.targets import Last
 from specbench.features.exactness.acceptance_test import AcceptanceTest
-from specbench.features.exactness.check import Check, CheckKind
 from specbench.features.exactness.evidence import LARGEST_FACTOR
+from specbench.features.exactness.exactness_check import Check, CheckKind
 from specbench.features.exactness.group_tests import GroupTests, worst
 from specbench.features.exactness.martingales import GROUPS, SIGNIFICANCE, MartingaleTest
 from specbench.features.exactness.power import Power

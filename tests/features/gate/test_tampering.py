@@ -33,7 +33,7 @@ def recorded(tmp_path_factory) -> Path:
 def edited(path: Path, change, seal: bool) -> Path:
     """Write a changed copy of a snapshot, with the old checksum or, with `seal`, one that fits."""
     table = json.loads(path.read_text())
-    for run in table["runs"]:
+    for run in table["runs"]["runs"]:
         change(run)
     out = path.with_name("edited.json")
     kept = {key: value for key, value in table.items() if key != CHECKSUM}

@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from specbench.features.exactness.departures import DepartureKind
+from specbench.features.exactness.group_tests import worst
 from specbench.features.exactness.martingales import GROUPS, SIGNIFICANCE, MartingaleTest
 from specbench.features.exactness.token_statistics import looked_up_token
 from specbench.features.servers.exactness import served_checks
 from specbench.features.servers.exactness.allowed import allowed
 from specbench.features.servers.exactness.seeds import chance_of_output
-from specbench.features.servers.exactness.served_checks import ReferenceRow, SampledCheck, greedy_check, worst
+from specbench.features.servers.exactness.served_checks import ReferenceRow, SampledCheck, greedy_check
 from specbench.features.servers.served import ServedSampling
 
 SIZE, TOKENS = 60, 12
@@ -83,7 +84,7 @@ def test_outputs_of_two_checks_merge_into_one():
     parts.merge(check_of(PLAIN, ServedSampling(temperature=1.1), 20, seed=1))
     assert parts.outputs == 40
     for group in GROUPS:
-        assert worst(parts, group)[1].tokens == 2 * worst(whole, group)[1].tokens
+        assert worst(parts.results(group))[1].tokens == 2 * worst(whole.results(group))[1].tokens
 
 
 def test_a_large_vocabulary_is_tested_in_its_likely_tokens_and_one_for_the_others(monkeypatch):

@@ -44,7 +44,7 @@ def test_a_decoder_learns_the_answers_only(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-t", "wmt,xsum"], "finetune and draft take one task"),
+        (["-t", "wmt,xsum"], "one task is needed"),
         (["-t", "wmt", "--tau", 1.5], "No such option: --tau"),
         (["-t", "wmt", "--base", "drafft"], "no model 'drafft' (did you mean 'draft'?)"),
         (["-t", "wmt", "-s", "recipe.epoch=2"], "did you mean 'epochs'"),

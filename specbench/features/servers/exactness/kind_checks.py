@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from specbench.analysis.number_format import NONE
-from specbench.features.exactness.check import Check, CheckKind
+from specbench.features.exactness.exactness_check import Check, CheckKind
 from specbench.features.exactness.group_tests import worst
 from specbench.features.exactness.martingales import GROUPS
 from specbench.features.servers.exactness.seeds import SeedCheck

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from specbench.features.exactness.check import Check, CheckKind
 from specbench.features.exactness.departures import DepartureKind, Detectable
+from specbench.features.exactness.exactness_check import Check, CheckKind
 from specbench.features.exactness.martingales import GROUPS, SIGNIFICANCE
 from specbench.features.exactness.power import Power
 from specbench.features.servers.exactness.calibration import Deviation

@@ -38,6 +38,7 @@ from specbench.features.servers.request_key import PromptKind, RequestKind, Role
 from specbench.features.servers.request_log import LOG_VERSION, LoggedRequest, RequestLog, compact
 from specbench.features.servers.sending import ServerDied, send_all
 from specbench.features.servers.served import Counters, ServedRequest
+from specbench.features.servers.served_results import VERIFICATION, write_result
 from specbench.http_client import RequestFailed
 from specbench.machine.threads import using
 from specbench.note import Note, warning
@@ -47,8 +48,8 @@ REQUESTS = "requests.jsonl"
 DRAFTED = "drafted"  # an empty file: tokens were drafted
 
 
-async def verify_server(request: ServerVerifyRequest, observer: Observer) -> tuple[ServerVerification, Path]:
-    """Test whether a server's outputs follow a reference. Also return the folder of its log.
+async def verify_server(request: ServerVerifyRequest, out: Path, observer: Observer) -> tuple[ServerVerification, Path]:
+    """Test whether a server's outputs follow a reference, and return the verdict and its folder in `out`, which has both too.
 
     Raises:
         ConfigError: There is no reference, or a setting does not fit the server.
@@ -57,10 +58,10 @@ async def verify_server(request: ServerVerifyRequest, observer: Observer) -> tup
     if not request.weights and request.off is None:
         raise ConfigError("a reference is missing; help: --weights FOLDER of the same model, or --off URL")
     with using(request.threads):
-        return await _verified(request, observer)
+        return await _verified(request, out, observer)
 
 
-async def _verified(request: ServerVerifyRequest, observer: Observer) -> tuple[ServerVerification, Path]:
+async def _verified(request: ServerVerifyRequest, out: Path, observer: Observer) -> tuple[ServerVerification, Path]:
     connections = max(request.concurrencies) + SPARE
     async with AsyncExitStack() as stack:
         on, off = [
@@ -84,8 +85,10 @@ async def _verified(request: ServerVerifyRequest, observer: Observer) -> tuple[S
                 comparison = ByReference(on, off, Served(off), drafts)
             else:
                 comparison = BySamples(on, off, sum(not kind.sampling.is_greedy for kind in _kinds(request)))
-        verification = _Verification(request, on, off, comparison, weights, observer)
-        return await verification.result(), verification.folder
+        verification = _Verification(request, out, (on, off), comparison, weights, observer)
+        found = await verification.result()
+        write_result(verification.folder / VERIFICATION, found)
+        return found, verification.folder
 
 
 def _kinds(request: ServerVerifyRequest) -> list[RequestKind]:
@@ -113,15 +116,15 @@ class _Verification:
     def __init__(
         self,
         request: ServerVerifyRequest,
-        on: Endpoint,
-        off: Endpoint | None,
+        out: Path,
+        servers: tuple[Endpoint, Endpoint | None],
         comparison: Comparison,
         weights: Weights | None,
         observer: Observer,
     ) -> None:
-        self.request, self.on, self.off, self.comparison, self.weights = request, on, off, comparison, weights
+        self.request, (self.on, self.off), self.comparison, self.weights = request, servers, comparison, weights
         self.observer, self.notes = observer, list[Note]()
-        self.folder = request.out / f"verify-{self._hash()}"
+        self.folder = out / f"verify-{self._hash()}"
         self.log = RequestLog(self.folder / REQUESTS)
 
     def _hash(self) -> str:

@@ -1,7 +1,7 @@
 """The table of a verification of a server."""
 
 from specbench.analysis.number_format import NONE
-from specbench.features.exactness.check import Check
+from specbench.features.exactness.exactness_check import Check
 from specbench.features.servers.exactness.kind_checks import SEEDS, TOKENS
 from specbench.features.servers.exactness.stored_verdict import KindVerdict, ServerVerification
 from specbench.reporting.tables import Table

@@ -3,7 +3,6 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from specbench.features.servers.endpoint import Endpoint
 from specbench.features.servers.exactness.kinds import SAMPLINGS
@@ -38,7 +37,6 @@ class ServerVerifyRequest:
         max_prompt_tokens: Longer prompts are truncated to their last tokens.
         seed: Of the seeds of requests.
         threads: CPU threads of our own forward and of the tests; few, since the server may share the processors.
-        out: The folder of the log.
     """
 
     on: Server
@@ -58,15 +56,14 @@ class ServerVerifyRequest:
     max_prompt_tokens: int = 160
     seed: int = 0
     threads: int = 1
-    out: Path = Path("results/servers")
 
     def stored(self) -> "ServerVerifyRequest":
         """Return the request without what is read again: the form in which results hold it."""
         return replace(self, prompts=())
 
-    def again(self, out: Path) -> "ServerVerifyRequest":
-        """Return a stored request with its prompts, for another folder. Raises ConfigError and MissingAsset."""
-        return replace(self, prompts=read_again(self.source), out=out)
+    def again(self) -> "ServerVerifyRequest":
+        """Return a stored request with its prompts. Raises ConfigError and MissingAsset."""
+        return replace(self, prompts=read_again(self.source))
 
 
 Prompt = tuple[int, ...] | str

@@ -24,8 +24,8 @@ MOST_PAIRS = 24
 PRECISION = 0.05  # half the width of the interval of a speedup, which decides the number of pairs
 
 
-async def run_servers(request: ServerRunRequest, observer: Observer) -> tuple[ServerRun, Path]:
-    """Measure two servers in alternating blocks, and return the results and their folder, which contains them too.
+async def run_servers(request: ServerRunRequest, out: Path, observer: Observer) -> tuple[ServerRun, Path]:
+    """Measure two servers in alternating blocks, and return the results and their folder in `out`, which contains them too.
 
     Raises:
         MissingAsset: A server does not answer, or died.
@@ -40,23 +40,29 @@ async def run_servers(request: ServerRunRequest, observer: Observer) -> tuple[Se
                 )
                 for server in (request.on, request.off)
             ]
-            return await _Run(request, Connected({"on": on, "off": off}), on, off, observer).result()
-        servers = Started(request, observer)
+            return await _Run(request, out, Connected({"on": on, "off": off}), on, off, observer).result()
+        servers = Started(request, out, observer)
         stack.push_async_callback(servers.stop)
         on = await servers.use("on")
         off = await servers.use("off")  # stays for the first block
-        return await _Run(request, servers, on, off, observer).result()
+        return await _Run(request, out, servers, on, off, observer).result()
 
 
 class _Run:
     """One measurement in progress."""
 
     def __init__(
-        self, request: ServerRunRequest, servers: Connected | Started, on: Endpoint, off: Endpoint, observer: Observer
+        self,
+        request: ServerRunRequest,
+        out: Path,
+        servers: Connected | Started,
+        on: Endpoint,
+        off: Endpoint,
+        observer: Observer,
     ) -> None:
         self.request, self.servers, self.on, self.off, self.observer = request, servers, on, off, observer
         identity = compact(described(on.description, off.description, request, servers.restarts))
-        self.folder = request.out / f"run-{hashlib.sha256(identity.encode()).hexdigest()[:10]}"
+        self.folder = out / f"run-{hashlib.sha256(identity.encode()).hexdigest()[:10]}"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.log = BlockLog(self.folder)
         self.start = time.perf_counter() - max((block.end for block in self.log.blocks), default=0.0)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 
 from specbench.analysis.intervals import Estimate
 from specbench.features.servers.load.blocks import Pace
@@ -60,7 +59,6 @@ class ServerRunRequest:
         pairs: Pairs of blocks of each level; 0 chooses the number for an interval of +- 5 %, from 6 to 24.
         aa_pairs: Pairs of two blocks of the server without speculation; 0 leaves them out.
         together: Whether both servers are measured at the same time, each on a machine of its own.
-        out: The folder of runs.
     """
 
     on: Server
@@ -74,15 +72,14 @@ class ServerRunRequest:
     pairs: int = 0
     aa_pairs: int = PILOT
     together: bool = False
-    out: Path = Path("results/servers")
 
     def stored(self) -> "ServerRunRequest":
         """Return the request without what is read again: the form in which results hold it."""
         return replace(self, prompts=())
 
-    def again(self, out: Path) -> "ServerRunRequest":
-        """Return a stored request with its prompts, for another folder. Raises ConfigError and MissingAsset."""
-        return replace(self, prompts=read_again(self.source), out=out)
+    def again(self) -> "ServerRunRequest":
+        """Return a stored request with its prompts. Raises ConfigError and MissingAsset."""
+        return replace(self, prompts=read_again(self.source))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 from specbench.features.servers.endpoint import SPARE, Endpoint
@@ -28,8 +29,8 @@ class Started:
 
     restarts: ClassVar[bool] = True
 
-    def __init__(self, request: ServerRunRequest, observer: Observer) -> None:
-        self._request, self._observer = request, observer
+    def __init__(self, request: ServerRunRequest, out: Path, observer: Observer) -> None:
+        self._request, self._out, self._observer = request, out, observer
         self._stack, self._side = AsyncExitStack(), ""
         self._endpoint: Endpoint | None = None
 
@@ -41,7 +42,7 @@ class Started:
             assert request.commands is not None
             how = request.commands.on if side == "on" else request.commands.off
             server = request.on if side == "on" else request.off
-            log, connections = request.out / f"server-{side}.log", max(request.concurrencies) + SPARE
+            log, connections = self._out / f"server-{side}.log", max(request.concurrencies) + SPARE
             self._observer.message(f"start the server {side}")
             self._endpoint = await self._stack.enter_async_context(
                 started(how, server, request.model, log, self._observer, connections)
