@@ -247,7 +247,7 @@ class PairFile:
 
 def method_schema() -> dict[str, Any]:
     """Return the schema of a method. Imports torch, as the classes of the methods need it."""
-    import specbench.methods  # noqa: F401  (registers the methods, proposers, stop rules and targets)
+    import specbench.resolution.partial_method  # noqa: F401  (registers the methods, proposers, stop rules and targets)
     from specbench.decoding.method import Method
 
     rules = Rules(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from specbench.analysis.costs import assumed, cost_of
-from specbench.analysis.predictions import ASSUMED_DRAFTS, AssumedRates, formula_of
+from specbench.analysis.formula import ASSUMED_DRAFTS, AssumedRates, formula_of
 from specbench.config.pair import BUNDLED
 from specbench.data.task import Task
 from specbench.decoding.method import Method
