@@ -61,3 +61,25 @@ class SandboxKind(StrEnum):
     bwrap = "bwrap"
     unshare = "unshare"
     none = "none"
+
+
+class Advised(StrEnum):
+    """How `advise` tries a preset, which is the value of its key `advise`."""
+
+    model = "model"  # with each draft model of the pair, at several draft lengths
+    stopped = "stopped"  # with the first draft model, at one longest draft
+    block = "block"  # with the first draft model, at temperatures above 0
+    head = "head"  # with each head of the target that its proposer drafts with
+    chain = "chain"  # as it is; the first one that the pair has the models of
+    lookup = "lookup"  # its proposer, as it is
+    other_lookup = "other lookup"  # its proposer, for a target without a draft model and a head
+    lossless = "lossless"  # as it is, if the pair has its models and heads, and the output follows the target
+    lossy = "lossy"  # as it is, if the score may drop
+
+
+class DefaultFor(StrEnum):
+    """The pairs whose default method a preset is, which is the value of its key `default_for`."""
+
+    draft = "draft and target"
+    ensemble = "ensemble"
+    target = "target"  # alone

@@ -35,8 +35,8 @@ class Predictions:
     """Predicted long-run speedups of one method.
 
     `predicted` assumes that a block costs as much as one token, as the papers do; `corrected` uses its measured cost.
-    `cost_ratio` is the proposer's forward time over the target's, 0 if theory names the target only. `papers_prediction` is another formula that the paper
-    prints, where it does.
+    `cost_ratio` is the proposer's forward time over the target's, 0 if theory names the target only. `papers_prediction` is
+    another formula that the paper prints, where it does.
     """
 
     predicted: float

@@ -32,6 +32,7 @@ BESIDES = (
     "sweep",
     "style",
     "advise",
+    "default_for",
     "reference",
 )  # keys of a preset that are no parameters
 MODELS = ("draft", "model", "small", "large", "base", "target")  # keys that name a model; a target may be a part
