@@ -110,16 +110,19 @@ def pilots_of(candidates: list[Candidate]) -> list[Candidate]:
     token after the other, and one candidate of every other kind.
     """
     models = [candidate for candidate in candidates if candidate.kind == MODEL and "rejection" not in candidate.table]
-    usual = [candidate for candidate in models if candidate.gamma == PILOT_LENGTH]
+    usual = dict[str, Candidate]()
+    for candidate in models:
+        if candidate.gamma == PILOT_LENGTH:
+            usual.setdefault(candidate.drafter, candidate)
     short = [
         min((candidate for candidate in models if candidate.drafter == pilot.drafter), key=lambda c: c.gamma)
-        for pilot in usual
+        for pilot in usual.values()
     ]
     heads = {candidate.drafter: candidate for candidate in reversed(candidates) if candidate.kind == HEAD}
     others = {
         candidate.kind: candidate for candidate in reversed(candidates) if candidate.kind not in (None, MODEL, HEAD)
     }
-    return [*usual, *short, *reversed(heads.values()), *others.values()]
+    return [*usual.values(), *short, *reversed(heads.values()), *others.values()]
 
 
 def _candidates(pair: Pair, temperature: float) -> Iterator[Candidate]:
