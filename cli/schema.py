@@ -25,6 +25,7 @@ from specbench.errors import ConfigError, hint
 from specbench.features.suites.suite import GridLine, Suite
 from specbench.machine.accelerator import Accelerator
 from specbench.runs.run_spec import RunSpec
+from specbench.vocabulary import Advised, DefaultFor
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 SCALARS = {str: "string", bool: "boolean", int: "integer", float: "number"}
@@ -234,7 +235,8 @@ class MethodFile:
     clock: Literal["decoding", "end to end"] = "decoding"
     sweep: Sweep
     style: MethodStyle
-    advise: Literal["lookup", "other lookup", "chain", "lossy"] = "lookup"
+    advise: Advised = Advised.lookup
+    default_for: DefaultFor = DefaultFor.target
     reference: bool = False
 
 
@@ -247,7 +249,7 @@ class PairFile:
 
 def method_schema() -> dict[str, Any]:
     """Return the schema of a method. Imports torch, as the classes of the methods need it."""
-    import specbench.methods  # noqa: F401  (registers the methods, proposers, stop rules and targets)
+    import specbench.resolution.partial_method  # noqa: F401  (registers the methods, proposers, stop rules and targets)
     from specbench.decoding.method import Method
 
     rules = Rules(

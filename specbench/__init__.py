@@ -7,6 +7,7 @@ TYPE_CHECKING = False  # typing's would be the slowest import of a command's sta
 if TYPE_CHECKING:
     from typing import Any
 
+    from specbench.analysis.formula import formula
     from specbench.api import AdviceResult, Plan, RunResult, advise, load, plan, register, report, run, verify
     from specbench.errors import ConfigError, MissingAsset
     from specbench.features.verify.verification_run import Verification
@@ -24,6 +25,7 @@ __all__ = [
     "Verification",
     "__version__",
     "advise",
+    "formula",
     "load",
     "plan",
     "register",
@@ -36,6 +38,7 @@ _MODULES = {
     "MissingAsset": "errors",
     "Observer": "observer",
     "Verification": "features.verify.verification_run",
+    "formula": "analysis.formula",
 }  # those of the API are the rest
 
 

@@ -99,3 +99,25 @@ class Simulation(StrEnum):
         found = list(simulations)
         dummy, synthetic = any(s.has_dummy_weights for s in found), any(s.has_synthetic_logits for s in found)
         return cls.of("dummy" if dummy else "real", "synthetic" if synthetic else "real").label
+
+
+class Advised(StrEnum):
+    """How `advise` tries a preset, which is the value of its key `advise`."""
+
+    model = "model"  # with each draft model of the pair, at several draft lengths
+    stopped = "stopped"  # with the first draft model, at one longest draft
+    block = "block"  # with the first draft model, at temperatures above 0
+    head = "head"  # with each head of the target that its proposer drafts with
+    chain = "chain"  # as it is; the first one that the pair has the models of
+    lookup = "lookup"  # its proposer, as it is
+    other_lookup = "other lookup"  # its proposer, for a target without a draft model and a head
+    lossless = "lossless"  # as it is, if the pair has its models and heads, and the output follows the target
+    lossy = "lossy"  # as it is, if the score may drop
+
+
+class DefaultFor(StrEnum):
+    """The pairs whose default method a preset is, which is the value of its key `default_for`."""
+
+    draft = "draft and target"
+    ensemble = "ensemble"
+    target = "target"  # alone

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 from scripts.gpu.common import decode, generator, record, say, synchronise
 from scripts.gpu.gpu_figures import Figure, Settings, dummy_pair, figure, named
-from specbench.analysis import theory
 from specbench.analysis.acceptance import acceptance_by_model, acceptance_rate, accepted_length
 from specbench.analysis.costs import cost_of, forward_costs, run_sizes
 from specbench.analysis.forwards import outside_forwards
@@ -24,6 +23,7 @@ from specbench.methods.hugging_face import Assisted, Generate
 from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
+from specbench.methods.theories.ensemble_theory import speculative_ensemble
 from specbench.models.loaded_pair import LoadedPair
 from specbench.models.simulated import calibrate
 from specbench.runs.record import Record
@@ -207,7 +207,7 @@ def _speedup(
     found = {role: forward_costs(run_sizes(rows, base, role)) for role in roles}
     costs = {role: each for role, each in found.items() if each}
     a = [by_model.get(role, overall) for role in roles]
-    counts, in_turn = theory.speculative_ensemble(a, (1,) * len(roles)), sum(costs[role].of(1) for role in roles)
+    counts, in_turn = speculative_ensemble(a, (1,) * len(roles)), sum(costs[role].of(1) for role in roles)
     predicted = counts.speedup(cost_of(roles, costs, as_in_papers=True), in_turn)
     corrected = counts.speedup(cost_of(roles, costs), in_turn)
     ratio = speedup(rows, base)

@@ -10,12 +10,11 @@ tree, a child of rank r is accepted with probability a[r] if its parent was acce
 at every depth alike. Ranks beyond `a` are never accepted.
 """
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import ceil, floor, log
+from math import floor
 from typing import NamedTuple
 
 from specbench.decoding.traits import Theory
@@ -128,113 +127,11 @@ def speculative(scheme: Scheme, a: float, pending: float = 1.0) -> RoundCounts:
     return RoundCounts(accepted + (1.0 if more else 1.0 - whole), [drafting, *[verifying] * scorers])
 
 
-# The mixture-model-like ensemble
-
-
-def drawn_model(weights: Sequence[float]) -> RoundCounts:
-    """Return the counts of a token that one model writes, model i with probability weights[i].
-
-    The model reads what was written since it was drawn before: k tokens with probability w (1 - w)^(k - 1). So its forward
-    reads 1 / w tokens on average, and the last size holds what is left of the distribution.
-    """
-    forwards = []
-    for weight in weights:
-        last = min(LARGEST_READ, max(ceil(log(REST) / log(1.0 - weight)), 1)) if 0.0 < weight < 1.0 else 1
-        sizes = {k: weight * weight * (1.0 - weight) ** (k - 1) for k in range(1, last)} if weight else {}
-        forwards.append(sizes | ({last: weight * (1.0 - weight) ** (last - 1)} if weight else {}))
-    return RoundCounts(1.0, forwards)
-
-
-# Speculative Ensemble
-
-
-def speculative_ensemble(a: Sequence[float], gamma: Sequence[int]) -> RoundCounts:
-    """Return the exact counts of Speculative Ensemble, of a run of cycles between two rejections.
-
-    a[i] is the acceptance rate of model i's proposals. After every rejection, each model has one unread token and model 0
-    proposes again. So runs between rejections are independent and identically distributed, and without a rejection the
-    sequence of forwards is fixed. Weighting each forward by the probability that a run reaches it gives the expected tokens
-    and forwards of a run. For two models the speedup equals the closed form with three types of cycles.
-
-    See docs/papers/speculative-ensemble.md, Long-run speedup.
-    """
-    n = len(a)
-    pending: list[int] = []  # owners of B
-    scored = [0] * n  # |C_i|
-    alive, tokens = 1.0, 0.0
-    forwards: list[dict[int, float]] = [defaultdict(float) for _ in range(n)]
-
-    def draw(i: int) -> None:
-        forwards[i][len(pending) - scored[i] + 1] += alive  # reads the unread tokens of B, and one token before
-        pending.append(i)
-        scored[i] = len(pending)
-
-    while alive > NEGLIGIBLE and tokens < MOST_TOKENS:
-        i = min(range(n), key=lambda j: scored[j])
-        draw(i)
-        ready = min(scored)
-        for _ in range(ready):
-            tokens += alive
-            alive *= a[pending.pop(0)]
-        scored = [have - ready for have in scored]
-        for _ in range(gamma[i] - 1):
-            draw(i)
-    return RoundCounts(tokens, forwards)
-
-
-def alternate_proposal(a: float, gamma_q: int, gamma_p: int, c: float) -> float:
-    """Return the speedup of Theorem 3.6 as printed: one q-cycle that follows a p-cycle. It is not the long-run speedup.
-
-    See erratum SE-4, docs/papers/speculative-ensemble.md, Errata.
-    """
-    tokens = sum(a**j for j in range(gamma_q))  # (1 - a^gamma_q) / (1 - a)
-    return tokens * (1 + c) / (1 + c * gamma_q - a**gamma_p * c)
-
-
-# SpecCascade
-
-
-def sequential_cascade(rate: float, tokens: float = 1.0) -> RoundCounts:
-    """Return the counts of a token of a sequential cascade, whose speedup over its large model is 1 / (c + rate).
-
-    `rate` is the share of positions, or of whole sequences, that are deferred. `tokens` is the mean number of tokens that
-    a forward of the large model reads: all tokens since the last deferral.
-
-    See docs/papers/speccascade.md, Speedup.
-    """
-    large = {size: rate * share for size, share in forwards_of_mean(tokens).items()}
-    return RoundCounts(1.0, [{1: 1.0}, large])
-
-
-# SPRINTER: a learned verifier reads every drafted token, and the target tests only the last token of a run.
-#
-# A token is acceptable iff its probability in the draft model is at most its probability in the target. eta_tp is the rate at
-# which the verifier accepts acceptable tokens, eta_fp the rate at which it accepts others. See docs/papers/sprinter.md,
-# Theory.
-
-
-def expected_run(n: int, eta_tp: float, eta_fp: float) -> float:
-    """Return E[X], infinite at eta_fp = 1 (Theorem 2).
-
-    eta_tp (1 - eta_tp^n) / (1 - eta_tp) + eta_tp^n eta_fp / (1 - eta_fp)
-    """
-    return expected_drafts(n, eta_tp, eta_fp) - 1.0
-
-
-def expected_drafts(n: int, eta_tp: float, eta_fp: float, most: int | None = None) -> float:
-    """Return E[X + 1], drafted tokens per run, including the last and rejected one (Theorem 3); infinite at eta_fp = 1.
-
-    (1 - eta_tp^n) / (1 - eta_tp) + eta_tp^n / (1 - eta_fp), the sum of P(X >= j). A run has at most `most` tokens.
-    """
-    if most is not None:
-        return sum(eta_tp ** min(j, n) * eta_fp ** max(j - n, 0) for j in range(most))
-    reached = eta_tp**n
-    rest = reached / (1.0 - eta_fp) if eta_fp < 1.0 else math.inf if reached else 0.0
-    return sum(eta_tp**j for j in range(n)) + rest
+# FLOPs, as SPRINTER counts them
 
 
 def forward_flops(layers: int, s: int, d: int, heads: int, d_ff: int, vocabulary: int) -> float:
-    """Return the FLOPs of a forward over s positions with hidden size d, as the paper counts them (appendix A.8).
+    """Return the FLOPs of a forward over s positions with hidden size d, as SPRINTER counts them (appendix A.8).
 
     Per layer: 6 s d^2 queries, keys, values; 2 s^2 d scores; 3 heads s^2 softmax; 2 s^2 d values; 2 s d^2 output; 4 s d d_ff.
     Plus 2 s d |V| for the embedding, which other counts treat as a look-up, and 2 s d |V| for the logits.
@@ -243,27 +140,12 @@ def forward_flops(layers: int, s: int, d: int, heads: int, d_ff: int, vocabulary
     return float(layers * layer + 4 * s * d * vocabulary)
 
 
-def speculative_flops(n: float, f_q: float, f_p: float, *, bonus: bool = False) -> float:
-    """Return the FLOPs of speculative decoding for n drafted tokens: n F_q + n F_p, and F_p more with a bonus token.
+def speculative_flops(n: float, f_q: float, f_p: float) -> float:
+    """Return the FLOPs of speculative decoding for n drafted tokens without a bonus token: n F_q + n F_p.
 
     f_q and f_p are FLOPs per position.
     """
-    return n * f_q + (n + bonus) * f_p
-
-
-def untested_run(drafted: float, accepted: float, *, bonus: bool = True) -> RoundCounts:
-    """Return the counts of SPRINTER per forward of the target.
-
-    Model 0 drafts, and model 1 is the target. `drafted` is the measured number of drafted tokens per forward of the target.
-    The last one is tested, and accepted at the rate `accepted`. All drafted tokens are committed, with a replacement for a
-    rejected last one, and a bonus token after an accepted one. The target reads the drafted tokens and the token before them;
-    without a bonus token, one token less. The draft model reads two tokens after a bonus token. The verifier's time is
-    part of the draft model's. The speedup is exact if the cost of a block is linear in its length.
-
-    See docs/papers/sprinter.md, Speedup with measured costs.
-    """
-    drafting = {1: drafted - accepted, 2: accepted} if bonus else {1: drafted}
-    return RoundCounts(drafted + (accepted if bonus else 0.0), [drafting, forwards_of_mean(drafted + bonus)])
+    return n * f_q + n * f_p
 
 
 # Draft trees

@@ -192,7 +192,7 @@ class HeadSpec:
 
     path: str
     base: str
-    kind: str = "eagle"
+    kind: str = HeadKind.eagle.value
     target: str = "target"
     revision: str = ""
 
@@ -307,20 +307,6 @@ class Pair:
         }
         return replace(self, models=models)
 
-    @property
-    def default_method(self) -> str:
-        """The method that answers whether to use the pair: `sd`, for an ensemble `se`, for a target alone `pld`.
-
-        Raises ConfigError for other pairs.
-        """
-        if {"draft", "target"} <= self.models.keys():
-            return "sd"
-        if all(role in self.models for role in self.ensemble):
-            return "se"
-        if "target" in self.models:
-            return "pld"
-        raise ConfigError("the pair has neither a target nor an ensemble; help: -m METHOD")
-
     def group(self, name: str) -> tuple[str, ...]:
         """Return the roles of the group `ensemble`, or of one role. Raises ConfigError for an unknown role."""
         roles = self.ensemble if name == "ensemble" else (name,)
@@ -381,7 +367,7 @@ def head_named(name: str, heads: dict[str, Any]) -> str:
         raise ConfigError(f"--head {name}: no such head or kind{hint(kind, dict.fromkeys([*heads, *HEADS]))}")
     if "/" in name:
         return name
-    same = [n for n, head in heads.items() if (head.get("kind", "eagle"), head.get("base")) == (kind, base)]
+    same = [n for n, head in heads.items() if (head.get("kind", HeadKind.eagle), head.get("base")) == (kind, base)]
     return same[0] if same else kind if kind not in heads else f"{kind}-{base}"
 
 

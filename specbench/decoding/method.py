@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from specbench.config.construct import Named
+from specbench.decoding.engine_options import Drafting, EngineOptions
 from specbench.decoding.rejection import BY_TOKEN, Rejection
 from specbench.decoding.round import Round as Round  # what a method yields
 from specbench.decoding.sampling import Draft, Sampler
@@ -180,6 +181,23 @@ class Method(Named):
         """Return the formula that predicts the speed from the measured acceptance rate, or None if there is none."""
         return None
 
+    def assumed_theory(self, length: int) -> Theory | None:
+        """Return the formula for an estimate without measurements: `theory()`, or that of drafts of `length` tokens.
+
+        None for a method that has no formula and that tests no drafts, or tests them at several levels.
+        """
+        theory, tests = self.theory(), self.verifications()
+        if theory or len(tests) != 1:
+            return theory
+        proposer, scorers = tests[0].proposer, tests[0].scorers
+        return Theory(
+            formula="speculation",
+            models=(proposer, *(role for role in scorers if role != proposer)),
+            gamma=(min(length, max(self.depth, 1)),),
+            bonus="exact",
+            drafter_scores=proposer in scorers,
+        )
+
     @property
     def flops(self) -> Positions:
         """The positions of a round that SPRINTER's count of FLOPs has for the target; empty if the count does not apply."""
@@ -274,7 +292,15 @@ def when_greedy(declared: tuple[tuple[str, ...], Target]) -> tuple[tuple[str, ..
 
 
 class Proposer(Named):
-    """A source of drafts."""
+    """A source of drafts.
+
+    `draft_kind` says which drafts have the same costs: `model` (a forward per token), `head`, `tree` (a forward per depth of
+    a model), `chain`, or any other word for drafts without forwards. If it is empty, `advise` measures the proposer and does
+    not predict its speed. `head_kinds` are the kinds of the trained heads that it drafts with.
+    """
+
+    draft_kind: ClassVar[str] = ""
+    head_kinds: ClassVar[tuple[str, ...]] = ()
 
     @property
     @abstractmethod
@@ -342,6 +368,10 @@ class Proposer(Named):
     def roles(self) -> tuple[str, ...]:
         """Return the roles of the models that the proposer needs."""
         return (self.role,)
+
+    def engine_options(self, drafting: Drafting) -> Iterator[EngineOptions]:
+        """Yield the options of other engines that draft in the same way; none by default."""
+        yield from ()
 
     @abstractmethod
     def open(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Propose:

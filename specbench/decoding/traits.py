@@ -8,7 +8,7 @@ from typing import Literal
 class Theory:
     """The formula that predicts a method's speed, and the parameters that it takes from the method.
 
-    `formula` is a key of `specbench.analysis.predictions.FORMULAS`. `models` are the roles whose forwards cost time,
+    `formula` is the name of a formula (`specbench/analysis/formula.py`). `models` are the roles whose forwards cost time,
     the default proposer first and the target last. `thresholds` has one entry per middle model of a chain, the
     innermost first. `drafter_scores` says whether the proposer is also a scorer. `shape` holds the parent of every token of
     a static draft tree. `parameters` holds other numbers that the formula takes, by name.

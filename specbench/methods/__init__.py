@@ -1,5 +1,1 @@
-"""Decoding methods, one file each. Importing the package registers all of them."""
-
-from specbench.config.construct import import_modules
-
-import_modules(__name__, __path__)
+"""Decoding methods, one file each. `specbench/resolution/partial_method.py` imports all of them, `theories` needs none."""

@@ -1,16 +1,18 @@
 """Drafts of a head that predicts a block of tokens in one forward."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from specbench.config.construct import within
+from specbench.config.pair import HeadKind
 from specbench.decoding.drafting import widened
+from specbench.decoding.engine_options import Drafting, EngineOptions
 from specbench.decoding.method import Propose, Proposer, Sessions, StopCriteria
 from specbench.decoding.sampling import Draft, Sampler
 from specbench.errors import ConfigError
-from specbench.methods.proposers import require_head
+from specbench.methods.proposers import head_in_vllm, require_head
 from specbench.models.heads import BlockHead, BlockSession
 from specbench.models.heads.block_session import ConfidenceCut
 
@@ -26,6 +28,8 @@ class BlockDraft(Proposer, name="dflash"):
 
     See docs/papers/drafting.md, DFlash and DSpark.
     """
+
+    head_kinds = (HeadKind.dflash, HeadKind.dspark)
 
     head: str
     base: str
@@ -77,12 +81,15 @@ class BlockDraft(Proposer, name="dflash"):
         return (self.base,)
 
     def require_heads(self, heads: Mapping[str, Any]) -> None:
-        require_head(self.head, heads, BlockHead, "dflash, dspark")
+        require_head(self.head, heads, BlockHead, self.head_kinds)
         if self.gamma > (longest := heads[self.head].block.length):
             raise ConfigError(
                 f"gamma = {self.gamma}, and the head '{self.head}' drafts blocks of {longest} tokens (block_size in its"
                 f" config.json); help: --gamma {longest}"
             )
+
+    def engine_options(self, drafting: Drafting) -> Iterator[EngineOptions]:
+        yield head_in_vllm(drafting, self.gamma)
 
     def open(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Propose:
         base, head = models[self.base], models.head(self.head, BlockHead)

@@ -6,10 +6,12 @@ depends on committed tokens only.
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from specbench.config.construct import within
 from specbench.decoding.drafting import certain_draft, common_prefix, until_eos
+from specbench.decoding.engine_options import Drafting, EngineOptions, llama_server, vllm
 from specbench.decoding.method import Earlier, Propose, Proposer, Sessions, StopCriteria
 from specbench.decoding.sampling import Draft, Sampler
 
@@ -26,7 +28,12 @@ class Index(ABC):
 
 
 class Lookup(Proposer):
-    """Copies up to gamma tokens."""
+    """Copies up to gamma tokens.
+
+    A lookup whose rounds take other time outside forwards than those of prompt lookup has a `draft_kind` of its own.
+    """
+
+    draft_kind = "lookup"
 
     gamma: int
 
@@ -87,6 +94,10 @@ class PromptLookup(Lookup, name="pld"):
 
     def index(self, earlier: Earlier | None = None) -> "NGramIndex":
         return NGramIndex(self.ngram)
+
+    def engine_options(self, drafting: Drafting) -> Iterator[EngineOptions]:
+        yield vllm({"method": "ngram", "num_speculative_tokens": self.gamma, "prompt_lookup_max": self.ngram})
+        yield llama_server("ngram-simple", f"--spec-draft-n-max {self.gamma}")
 
 
 class NGramIndex(Index):

@@ -2,11 +2,12 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from specbench.config.construct import within
 from specbench.decoding.drafting import common_prefix
+from specbench.decoding.engine_options import Drafting, EngineOptions, llama_server
 from specbench.decoding.method import Earlier
 from specbench.methods.lookups import Index, Lookup
 
@@ -27,6 +28,8 @@ class NgramMod(Lookup, name="ngram-mod"):
     tokens, or gamma if that is less, are discarded. With `remember`, earlier prompts and outputs stay in the table, as in
     llama.cpp, where all slots share it. It is cleared after ROUNDS successive drafts of which less than LOW was accepted.
     """
+
+    draft_kind = ""  # drafts depend on what was accepted before, which recordings do not have
 
     gamma: int = 64
     ngram: int = 24
@@ -52,6 +55,9 @@ class NgramMod(Lookup, name="ngram-mod"):
 
     def index(self, earlier: Earlier | None = None) -> "ModIndex":
         return ModIndex(self, earlier)
+
+    def engine_options(self, drafting: Drafting) -> Iterator[EngineOptions]:
+        yield llama_server(self.name)
 
 
 class ModIndex(Index):
@@ -122,6 +128,8 @@ class NgramCache(Lookup, name="ngram-cache"):
     The sequence itself is looked up first, with lax thresholds. With `remember`, earlier outputs follow, with strict ones.
     """
 
+    draft_kind = "ngram-cache"
+
     gamma: int = 8
     remember: bool = False
 
@@ -131,6 +139,9 @@ class NgramCache(Lookup, name="ngram-cache"):
 
     def index(self, earlier: Earlier | None = None) -> "CacheIndex":
         return CacheIndex(earlier)
+
+    def engine_options(self, drafting: Drafting) -> Iterator[EngineOptions]:
+        yield llama_server(self.name)
 
 
 Table = dict[tuple[int, ...], Counter[int]]

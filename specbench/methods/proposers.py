@@ -1,15 +1,17 @@
 """Proposers, the sources of drafts."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from specbench.config.construct import within
+from specbench.config.pair import HeadKind
 from specbench.decoding.checks import checked_rejection
 from specbench.decoding.drafting import certain_draft, roll, widened
+from specbench.decoding.engine_options import Drafting, EngineOptions, llama_server, sglang, vllm
 from specbench.decoding.method import Level, Propose, Proposer, Sessions, StopCriteria
 from specbench.decoding.rejection import Rejection, require_trees, without_default
 from specbench.decoding.round import Round
@@ -20,16 +22,26 @@ from specbench.errors import ConfigError
 from specbench.methods.stopping import Stop
 from specbench.models.heads import EagleHead, EagleSession, Head
 
+BLOCK = "block"  # the name of the rejection rule that tests whole drafts
 
-def require_head(name: str, heads: Mapping[str, Any], kind: type[Head], kinds: str) -> None:
+
+def require_head(name: str, heads: Mapping[str, Any], kind: type[Head], kinds: Sequence[str]) -> None:
     """Raise ConfigError if a loaded head is not one that a proposer drafts with, of one of `kinds`."""
     if not isinstance(head := heads[name], kind):
-        raise ConfigError(f"the head '{name}' is a {head.kind} head; this proposer needs one of {kinds}")
+        raise ConfigError(f"the head '{name}' is a {head.kind} head; this proposer needs one of {', '.join(kinds)}")
+
+
+def head_in_vllm(drafting: Drafting, gamma: int) -> EngineOptions:
+    """Return the options of vLLM for a head that drafts `gamma` tokens. An MTP layer is part of the target's checkpoint."""
+    source = {} if drafting.head_kind == HeadKind.mtp else {"model": drafting.source or "HEAD"}
+    return vllm({"method": drafting.head_kind, **source, "num_speculative_tokens": gamma})
 
 
 @dataclass(frozen=True, kw_only=True)
 class DraftModel(Proposer, name="model"):
     """A model that drafts gamma tokens, or fewer if it draws an EOS, a stop rule ends the draft, or it has no room."""
+
+    draft_kind = "model"
 
     model: str
     gamma: int
@@ -53,6 +65,19 @@ class DraftModel(Proposer, name="model"):
     @property
     def draft_length(self) -> str:
         return str(self.gamma) if self.stop is None else f"up to {self.gamma}"
+
+    def engine_options(self, drafting: Drafting) -> Iterator[EngineOptions]:
+        if self.stop is not None or drafting.rejection not in ("", BLOCK):
+            return
+        draft, is_block = drafting.source or "DRAFT", drafting.rejection == BLOCK
+        block = {"rejection_sample_method": "block"} if is_block else {}
+        yield vllm({"method": "draft_model", "model": draft, "num_speculative_tokens": self.gamma} | block)
+        if not is_block:
+            yield sglang("STANDALONE", draft, self.gamma)
+            yield llama_server(
+                "draft-simple",
+                f"-md DRAFT.gguf --spec-draft-n-max {self.gamma}, where DRAFT.gguf is converted from {draft}",
+            )
 
     def open(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Propose:
         session = models[self.model]
@@ -114,6 +139,9 @@ class Eagle(Proposer, name="eagle"):
     See Li et al. 2024; docs/papers/drafting.md, EAGLE-1.
     """
 
+    draft_kind = "head"
+    head_kinds = (HeadKind.eagle, HeadKind.eagle3, HeadKind.mtp)
+
     head: str
     base: str
     gamma: int = 5
@@ -142,7 +170,12 @@ class Eagle(Proposer, name="eagle"):
         return (self.base,)
 
     def require_heads(self, heads: Mapping[str, Any]) -> None:
-        require_head(self.head, heads, EagleHead, "eagle, eagle3, mtp")
+        require_head(self.head, heads, EagleHead, self.head_kinds)
+
+    def engine_options(self, drafting: Drafting) -> Iterator[EngineOptions]:
+        yield head_in_vllm(drafting, self.gamma)
+        if drafting.head_kind in (HeadKind.eagle, HeadKind.eagle3):
+            yield sglang(drafting.head_kind.upper(), drafting.source or "HEAD", self.gamma)
 
     def open(self, models: Sessions, sampler: Sampler, stop: StopCriteria) -> Propose:
         base = models[self.base]
@@ -168,6 +201,8 @@ class Chain(Proposer, name="chain"):
     the level above (docs/papers/polybasic.md, Chain of n models). When to stop collecting depends only on their number, so
     it does not bias them. The inner proposer may itself be a chain.
     """
+
+    draft_kind = "chain"
 
     proposer: Proposer
     model: str

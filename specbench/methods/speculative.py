@@ -90,7 +90,6 @@ class Speculative(Method, name="speculative"):
             return None  # no formula covers drafts of varying length, or tests of whole drafts
         if (drafting.shape or drafting.is_block) and levels:
             return None
-        others = tuple(role for role in self.scorers if role != drafting.role)
         return Theory(
             formula="chain"
             if levels
@@ -99,13 +98,31 @@ class Speculative(Method, name="speculative"):
             else "block"
             if drafting.is_block
             else "speculation",
-            models=(drafting.role, *(level.model for level in levels), *others),
+            models=self._drafting_roles,
             gamma=(length,),
             thresholds=tuple(level.threshold for level in levels),
             bonus=self.bonus,
             drafter_scores=drafting.role in self.scorers,
             shape=drafting.shape,
         )
+
+    def assumed_theory(self, length: int) -> Theory:
+        drafting, levels = self.proposer.innermost, self.proposer.levels
+        return self.theory() or Theory(
+            formula="chain" if levels else "speculation",
+            models=self._drafting_roles,
+            gamma=(min(length, max(self.depth, 1)),),
+            thresholds=tuple(level.threshold for level in levels),
+            bonus="exact",
+            drafter_scores=drafting.role in self.scorers,
+        )
+
+    @property
+    def _drafting_roles(self) -> tuple[str, ...]:
+        """The innermost drafter, the models of a chain, and the scorers besides the drafter."""
+        drafting = self.proposer.innermost
+        others = (role for role in self.scorers if role != drafting.role)
+        return (drafting.role, *(level.model for level in self.proposer.levels), *others)
 
     def require_heads(self, heads: Mapping[str, Any]) -> None:
         self.proposer.innermost.require_heads(heads)

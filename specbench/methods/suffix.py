@@ -1,11 +1,12 @@
 """Suffix decoding: drafts from a tree of suffixes of the sequence and of earlier outputs (Oliaro et al. 2025)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from specbench.config.construct import within
 from specbench.decoding.drafting import common_prefix
+from specbench.decoding.engine_options import Drafting, EngineOptions, vllm
 from specbench.decoding.method import Earlier
 from specbench.methods.lookups import Index, Lookup
 
@@ -95,6 +96,8 @@ class Suffix(Lookup, name="suffix"):
     sequence is taken if its sum is at least as large. A sample then depends on what was decoded before it in its repeat.
     """
 
+    draft_kind = "suffix"
+
     gamma: int = 16
     depth: int = 24
     factor: float = 1.0
@@ -117,6 +120,9 @@ class Suffix(Lookup, name="suffix"):
 
     def index(self, earlier: Earlier | None = None) -> "SuffixIndex":
         return SuffixIndex(self, earlier)
+
+    def engine_options(self, drafting: Drafting) -> Iterator[EngineOptions]:
+        yield vllm({"method": self.name, "num_speculative_tokens": self.gamma})
 
 
 def _tree_of(earlier: Earlier, rule: Suffix) -> SuffixTree:

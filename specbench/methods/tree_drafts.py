@@ -16,7 +16,7 @@ from specbench.decoding.drafting import widened
 from specbench.decoding.method import Propose, Proposer, Sessions, StopCriteria
 from specbench.decoding.sampling import Draft, Sampler
 from specbench.decoding.trees import Children, Growth, shape_of_paths, shape_of_widths
-from specbench.methods.proposers import require_head
+from specbench.methods.proposers import Eagle, require_head
 from specbench.models.heads import EagleHead, EagleSession
 
 NOTHING = Draft([], torch.empty(0, 0))
@@ -48,6 +48,8 @@ class ModelTree(TreeProposer, name="model-tree"):
 
     See `Growth.grow` for `children`.
     """
+
+    draft_kind = "tree"
 
     model: str
     widths: tuple[int, ...] = (4, 2, 1, 1)
@@ -88,6 +90,7 @@ class HeadTree(TreeProposer):
     """Trees drafted by an EAGLE-1 head. See `Eagle` for `head`, `base` and `catch_up`."""
 
     kind: ClassVar[str] = EagleHead.kind
+    head_kinds = Eagle.head_kinds
 
     head: str
     base: str
@@ -101,7 +104,7 @@ class HeadTree(TreeProposer):
         return (self.base,)
 
     def require_heads(self, heads: Mapping[str, Any]) -> None:
-        require_head(self.head, heads, EagleHead, "eagle, eagle3, mtp")
+        require_head(self.head, heads, EagleHead, self.head_kinds)
 
     @abstractmethod
     def draft_from(self, growth: Growth, sampler: Sampler) -> Draft:

@@ -12,6 +12,23 @@ from specbench.decoding.method import Method
 from specbench.errors import ConfigError
 from specbench.models.resolve_models import with_other_tokenizer
 from specbench.resolution.methods import method_on
+from specbench.vocabulary import DefaultFor
+
+
+def default_method(pair: Pair) -> str:
+    """Return the method that answers whether to use a pair: the preset that is the default for pairs of its kind.
+
+    Raises ConfigError for a pair that has neither a target nor the models of its ensemble.
+    """
+    if {"draft", "target"} <= pair.models.keys():
+        kind = DefaultFor.draft
+    elif all(role in pair.models for role in pair.ensemble):
+        kind = DefaultFor.ensemble
+    elif "target" in pair.models:
+        kind = DefaultFor.target
+    else:
+        raise ConfigError("the pair has neither a target nor an ensemble; help: -m METHOD")
+    return next(name for name in presets.names("method") if preset("method", name).table.get("default_for") == kind)
 
 
 def named_methods(names: Sequence[str], pair_name: str, pair: Pair, options: Options, base: Path) -> tuple[str, ...]:
@@ -24,7 +41,7 @@ def named_methods(names: Sequence[str], pair_name: str, pair: Pair, options: Opt
     }
     return tuple(
         dict.fromkeys(
-            method for name in names or [pair.default_method] for method in available_methods.get(name, [name])
+            method for name in names or [default_method(pair)] for method in available_methods.get(name, [name])
         )
     )
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 
-from specbench.analysis.predictions import formula_of
+from specbench.analysis.formula import formula_of
 from specbench.config import presets
 from specbench.config.construct import Table, convert, plain, to_table
 from specbench.config.options import GivenOption, Options

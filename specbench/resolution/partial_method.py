@@ -12,7 +12,8 @@ from dataclasses import fields as dataclass_fields
 from difflib import get_close_matches
 from functools import cache
 
-from specbench.config.construct import Named, Table, convert
+from specbench import methods
+from specbench.config.construct import Named, Table, convert, import_modules
 from specbench.config.pair import Pair
 from specbench.config.presets import Override, Preset, preset
 from specbench.decoding.method import Method, Proposer
@@ -31,10 +32,12 @@ BESIDES = (
     "sweep",
     "style",
     "advise",
+    "default_for",
     "reference",
 )  # keys of a preset that are no parameters
 MODELS = ("draft", "model", "small", "large", "base", "target")  # keys that name a model; a target may be a part
 GROUPS = ("scorers", "models")  # keys that list models, or name a group of them
+import_modules(methods.__name__, methods.__path__)  # so that all methods, proposers and stop rules are registered
 FAMILIES: dict[str, type[Named]] = {  # by key
     "": Method, "proposer": Proposer, "rejection": Rejection, "stop": Stop, "target": Target,
 }  # fmt: skip

@@ -13,11 +13,9 @@ from specbench.analysis.acceptance import acceptance_by_rank, survival
 from specbench.analysis.theory import (
     Scheme,
     acceptances,
-    alternate_proposal,
     best_tree,
     drafting_sizes,
     expected_accepted,
-    sequential_cascade,
     speculative,
     tree,
     tree_with_most_accepted,
@@ -35,6 +33,8 @@ from specbench.features.verify.enumeration import TableModels, generate
 from specbench.methods.proposers import DraftModel
 from specbench.methods.speculative import Speculative
 from specbench.methods.speculative_ensemble import SpeculativeEnsemble
+from specbench.methods.theories.cascade_theory import sequential_cascade
+from specbench.methods.theories.ensemble_theory import alternate_proposal
 from specbench.methods.tree_drafts import EagleTree, ModelTree
 from specbench.runs.record import RoundRecord
 from tests.fixtures.formulas import (

@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 
 from specbench.analysis.theory import (
-    expected_drafts,
-    expected_run,
     forward_flops,
     speculative_flops,
-    untested_run,
 )
+from specbench.methods.theories.sprinter_theory import expected_drafts, expected_run, untested_run
 from tests.fixtures.formulas import (
     false_positive_rate,
     run_odds,
@@ -165,7 +163,6 @@ def test_how_many_times_fewer_flops(ratio, fewer):
     """
     sd, ours = speculative_flops(20, 1.0, ratio), sprinter_flops(20, 1.0, ratio)
     assert sd / ours == pytest.approx(fewer, abs=0.05) and sd - ours == pytest.approx(19 * ratio)
-    assert speculative_flops(20, 1.0, ratio, bonus=True) - sd == ratio
     assert sprinter_flops(20, 1.0, ratio, 0.1, read=20) == pytest.approx(sd + 2.0)
 
 

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -380,6 +382,28 @@ def test_enumerating_a_proposer_that_never_drafts_is_inconclusive(tmp_path):
     (tmp_path / "silent.py").write_text(SILENT)
     shown = specbench("enumerate", "-m", "silent", "--plugin", "silent.py", cwd=tmp_path, code=6)
     assert "FAILED" not in shown and "nothing was drafted" in shown
+
+
+def test_the_documented_formula_predicts_a_plugins_speed_and_a_report_works_without_it(tmp_path):
+    plugin, _ = from_docs(tmp_path, "new-method.md", "### Predicted speed")
+    again, _ = from_docs(tmp_path, "new-method.md", "## A proposer")
+    free, _ = from_docs(tmp_path, "new-method.md", "### Predicted speed", "toml", "free.toml")
+    few = ["-p", "tiny", "-t", "gsm8k", "-n", 2, "--repeats", 1, "--max-new-tokens", 48]
+    specbench("run", "-m", free, "--plugin", plugin, "--plugin", again, *few, cwd=tmp_path)
+    (path,) = (tmp_path / "results").glob("*/summary.json")
+    row = json.loads(path.read_text())["methods"][1]
+    accepted = row["acceptance_rate"]
+    assert (
+        row["predicted"] == pytest.approx(1.0 + accepted + accepted**2)
+        and row["corrected"]
+        and row["cost_ratio"] == 0.0
+    )
+    path.unlink()
+    command = [sys.executable, "-m", "specbench", "report", path.parent, "-f", "json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    row = json.loads(done.stdout)[0]["methods"][1]
+    assert row["acceptance_rate"] == accepted and row.get("predicted") is None
 
 
 def test_what_a_plugin_leaves_to_its_defaults_can_be_swept(tmp_path):

@@ -12,8 +12,8 @@ import pytest
 from huggingface_hub import constants
 from transformers import AutoTokenizer
 
-from specbench.analysis.theory import alternate_proposal
 from specbench.config.pair import PACKAGE
+from specbench.methods.theories.ensemble_theory import alternate_proposal
 from tests.fixtures.console import specbench
 from tests.fixtures.formulas import never_slower
 

@@ -6,13 +6,13 @@ from collections import Counter
 import pytest
 import torch
 
-from specbench.analysis.theory import drawn_model
 from specbench.decoding.drafting import common_prefix
 from specbench.decoding.method import StopCriteria
 from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Mixture
 from specbench.features.verify.enumeration import TableModels, TableSession, distance, joint_distribution, tables
 from specbench.methods.autoregressive import Autoregressive, MixtureLike
+from specbench.methods.theories.mixture_like_theory import drawn_model
 from tests.fixtures.console import specbench
 
 MODELS = ("a", "b")

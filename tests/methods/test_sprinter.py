@@ -10,7 +10,6 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from specbench.analysis.theory import expected_drafts, expected_run
 from specbench.decoding.method import StopCriteria
 from specbench.decoding.sampling import Sampler, exact_distribution
 from specbench.decoding.targets import Last
@@ -24,6 +23,7 @@ from specbench.features.verify.enumeration import (
 )
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.sprinter import Sprinter
+from specbench.methods.theories.sprinter_theory import expected_drafts, expected_run
 from specbench.models.heads import Verifier
 from tests.fixtures.formulas import run_odds, sprinter_distribution
 from tests.fixtures.worlds import until_eos

@@ -1,6 +1,5 @@
 """Advice in words, as a table, as TOML, as options of other engines, and as JSON."""
 
-import json
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -10,13 +9,18 @@ from typing import TypedDict
 from specbench.analysis.intervals import Estimate
 from specbench.analysis.number_format import COUNT, SIGNED_SCORE, TIMES
 from specbench.config.construct import Table as TomlTable
+from specbench.config.pair import HeadKind
 from specbench.data.rows import HUB
+from specbench.decoding.engine_options import Drafting
+from specbench.decoding.method import Proposer
+from specbench.errors import ConfigError
+from specbench.features.advise.candidate_set import presets_for
 from specbench.features.advise.candidates import Advice, CandidateResult
-from specbench.methods.suffix import Suffix
 from specbench.note import Level, Note, warnings_of
 from specbench.reporting.notes import SHARD, short_notes
 from specbench.reporting.reasons import caution
 from specbench.reporting.tables import Table
+from specbench.vocabulary import Advised
 
 DIFFER = "Prediction and measurement differ by more than their intervals: a busy machine, or too few prompts."
 ON_FRONT = "on the Pareto front"  # of speed and score
@@ -132,7 +136,6 @@ def deciding_numbers(advice: Advice) -> Iterator[str]:
         )
 
 
-NOT_MEASURED = {name: f"{name}, not measured there:" for name in ("vLLM", "SGLang", "llama-server")}
 ANOTHER_TIME = "The interval covers other prompts, but not another time: a later measurement may differ by more."
 
 
@@ -209,10 +212,11 @@ def _without_draft(advice: Advice) -> Iterator[str]:
     source = shlex.quote(pair.models["target"].source)
     task = advice.pilot.spec.task
     is_named = task.data.source == "synthetic" or task.data.source.startswith(HUB) or Path(task.data.source).is_file()
+    lookups = (*presets_for(Advised.lookup), *presets_for(Advised.other_lookup))
     data = f" --data {shlex.quote(task.data.source)}" if is_named else ""
     target = f"-p target={source} -t {task.name}{data}"
     yield (
-        "Only lookups (pld, suffix, ngram-cache, ngram-mod) need neither a draft model nor a head. A small model of the"
+        f"Only lookups ({', '.join(lookups)}) need neither a draft model nor a head. A small model of the"
         f" same family can draft (--draft PATH). To make one: specbench train draft {target} (one sixth of the target's"
         " layers, so that a draft token costs about a sixth of a target token, and more in small models, because of the LM"
         f" head), or specbench train eagle {target} (a head of one layer). Each takes minutes to hours, mostly for outputs"
@@ -243,7 +247,7 @@ def _unmeasured(advice: Advice) -> Iterator[str]:
     else:
         yield f"Use {best.candidate.name}: {TIMES.text(best.predicted)}, predicted and not measured."
         yield toml_of(advice)
-        yield from other_engines(best, sources_of(advice))
+        yield from other_engines(best, sources_of(advice), kinds_of(advice))
 
 
 def toml_of(advice: Advice) -> str:
@@ -277,46 +281,21 @@ def other_engines(
 
     `sources` are the folders or hub ids of models and heads by name, `kinds` those of heads, by default EAGLE-1.
     """
-    proposer = result.candidate.proposer
-    if result.candidate.kind == "model":
-        gamma, rule = proposer["gamma"], result.candidate.table.get("rejection")
-        draft = sources.get(str(proposer["model"]), "DRAFT")
-        block = {"rejection_sample_method": "block"} if rule else {}
-        yield _vllm({"method": "draft_model", "model": draft, "num_speculative_tokens": gamma} | block)
-        if not rule:
-            yield _sglang("STANDALONE", draft, gamma)
-            yield (
-                f"{NOT_MEASURED['llama-server']} --spec-type draft-simple -md DRAFT.gguf --spec-draft-n-max {gamma}, where"
-                f" DRAFT.gguf is converted from {draft}"
-            )
-    if name := str(proposer.get("head", "")):
-        kind, gamma = (kinds or {}).get(name, "eagle"), proposer.get("gamma", 0)
-        head = sources.get(name, "HEAD")
-        source = {} if kind == "mtp" else {"model": head}
-        yield _vllm({"method": kind, **source, "num_speculative_tokens": gamma})
-        if kind in ("eagle", "eagle3"):
-            yield _sglang(kind.upper(), head, gamma)
-    if proposer.get("name") == "suffix":
-        yield _vllm({"method": "suffix", "num_speculative_tokens": proposer.get("gamma", Suffix.gamma)})
-    if proposer.get("name") in ("ngram-cache", "ngram-mod"):
-        yield f"{NOT_MEASURED['llama-server']} --spec-type {proposer['name']}"
-    if result.candidate.kind == "lookup":
-        gamma, most = proposer["gamma"], proposer.get("ngram", 3)
-        yield _vllm({"method": "ngram", "num_speculative_tokens": gamma, "prompt_lookup_max": most})
-        yield f"{NOT_MEASURED['llama-server']} --spec-type ngram-simple --spec-draft-n-max {gamma}"
-
-
-def _vllm(config: Mapping[str, object]) -> str:
-    return f"{NOT_MEASURED['vLLM']} --speculative-config {shlex.quote(json.dumps(config))}"
-
-
-def _sglang(algorithm: str, drafter: str, gamma: int) -> str:
-    """Return the options of SGLang for chains of `gamma` tokens."""
-    return (
-        f"{NOT_MEASURED['SGLang']} --speculative-algorithm {algorithm} --speculative-draft-model-path"
-        f" {shlex.quote(drafter)} --speculative-num-steps {gamma} --speculative-eagle-topk 1"
-        f" --speculative-num-draft-tokens {gamma + 1}"
+    candidate, rule = result.candidate, result.candidate.table.get("rejection")
+    if not candidate.lossless or not candidate.proposer:
+        return
+    head = str(candidate.proposer.get("head", ""))
+    drafting = Drafting(
+        source=sources.get(head or str(candidate.proposer.get("model", "")), ""),
+        head_kind=(kinds or {}).get(head, HeadKind.eagle) if head else "",
+        rejection=str(rule["name"]) if isinstance(rule, dict) else "",
     )
+    try:
+        proposer = Proposer.build(candidate.proposer, candidate.name)
+    except ConfigError:  # a preset whose draft length or head the pair gives
+        return
+    for engine, text in proposer.engine_options(drafting):
+        yield f"{engine}, not measured there: {text}"
 
 
 def kinds_of(advice: Advice) -> dict[str, str]:
@@ -350,7 +329,7 @@ def advice_row(advice: Advice) -> AdviceRow:
         "block_cost": advice.block_cost,
         "break_even_acceptance": advice.break_even.acceptance if advice.break_even else None,
         "break_even_cost_ratio": advice.break_even.cost_ratio if advice.break_even else None,
-        "other_engines": list(other_engines(best, sources_of(advice))) if advice.is_usable else [],
+        "other_engines": list(other_engines(best, sources_of(advice), kinds_of(advice))) if advice.is_usable else [],
         "warnings": [note.line for note in warnings_of(conditions_of(advice))],
         "folder": advice.final.folder,
         "candidates": [

@@ -7,14 +7,17 @@ from typing import Any
 
 from specbench.config.construct import Table
 from specbench.config.options import Options
-from specbench.config.pair import HeadKind, Pair
+from specbench.config.pair import Pair
 from specbench.config.presets import Preset, add, names, preset
+from specbench.decoding.method import Proposer
 from specbench.errors import ConfigError
-from specbench.features.advise.candidates import Candidate
+from specbench.features.advise.candidates import HEAD, MODEL, Candidate
+from specbench.methods.autoregressive import PRESET
 from specbench.resolution.methods import method_on
-from specbench.resolution.partial_method import PartialMethod
+from specbench.resolution.partial_method import BESIDES, PartialMethod
+from specbench.vocabulary import Advised
 
-BASELINE, TARGET = "ar", "target"
+BASELINE, TARGET = PRESET, "target"
 DRAFT = "draft"
 LENGTHS = (1, 2, 3, 4, 6)
 LENGTHS_OF_OTHERS = (4,)  # of drafters besides the first
@@ -24,11 +27,10 @@ PILOT_LENGTH = 4
 BLOCKS = (4, 7)  # lengths tested as a whole, which differs from token by token above temperature 0
 TREES = ((2, 1, 1),)  # widths by depth, of chosen children
 STOPPED = 8  # longest draft of a stop rule
-LOOKUP, OTHER_LOOKUP, CHAIN, LOSSY = "lookup", "other lookup", "chain", "lossy"  # values of the key `advise` of presets
 
 
-def presets_for(kind: str) -> list[str]:
-    """Return the presets that are candidates of a kind. Other lookups are for a target without a draft model and a head."""
+def presets_for(kind: Advised) -> list[str]:
+    """Return the presets that `advise` tries in one way."""
     return [name for name in names("method") if preset("method", name).table.get("advise") == kind]
 
 
@@ -52,7 +54,7 @@ def register_candidates(pair: Pair, temperature: float) -> list[Candidate]:
 
 def lossy_candidates(pair: Pair, options: Options) -> list[Candidate]:
     """Return the candidates of a pair that change the output's distribution: presets whose models and heads it has."""
-    built = {name: method_on(name, pair, options) for name in presets_for(LOSSY)}
+    built = {name: method_on(name, pair, options) for name in presets_for(Advised.lossy)}
     return [
         Candidate(
             name, PartialMethod.of_preset(name).table, drafter_of(PartialMethod.of_preset(name).table), lossless=False
@@ -107,50 +109,74 @@ def pilots_of(candidates: list[Candidate]) -> list[Candidate]:
     These are each draft model at PILOT_LENGTH and at its shortest length, the first candidate of each head that drafts one
     token after the other, and one candidate of every other kind.
     """
-    models = [candidate for candidate in candidates if candidate.kind == "model" and "rejection" not in candidate.table]
-    usual = [candidate for candidate in models if candidate.gamma == PILOT_LENGTH]
+    models = [candidate for candidate in candidates if candidate.kind == MODEL and "rejection" not in candidate.table]
+    usual = dict[str, Candidate]()
+    for candidate in models:
+        if candidate.gamma == PILOT_LENGTH:
+            usual.setdefault(candidate.drafter, candidate)
     short = [
         min((candidate for candidate in models if candidate.drafter == pilot.drafter), key=lambda c: c.gamma)
-        for pilot in usual
+        for pilot in usual.values()
     ]
-    heads = {candidate.drafter: candidate for candidate in reversed(candidates) if candidate.kind == "head"}
+    heads = {candidate.drafter: candidate for candidate in reversed(candidates) if candidate.kind == HEAD}
     others = {
-        candidate.kind: candidate for candidate in reversed(candidates) if candidate.kind not in (None, "model", "head")
+        candidate.kind: candidate for candidate in reversed(candidates) if candidate.kind not in (None, MODEL, HEAD)
     }
-    return [*usual, *short, *reversed(heads.values()), *others.values()]
+    return [*usual.values(), *short, *reversed(heads.values()), *others.values()]
 
 
 def _candidates(pair: Pair, temperature: float) -> Iterator[Candidate]:
-    for i, drafter in enumerate(drafters_of(pair)):
-        prefix = "sd" if not i else f"sd-{drafter}"
-        for gamma in LENGTHS_OF_OTHERS if i else LENGTHS:
-            yield candidate_of(f"{prefix}-{gamma}", {"name": "model", "model": drafter, "gamma": gamma})
-    first = next(iter(drafters_of(pair)), "")
+    drafters = drafters_of(pair)
+    for name in presets_for(Advised.model):
+        for i, drafter in enumerate(drafters):
+            prefix = f"{name}-{drafter}" if i else name
+            for gamma in LENGTHS_OF_OTHERS if i else LENGTHS:
+                yield _varied(f"{prefix}-{gamma}", name, model=drafter, gamma=gamma)
+    first = next(iter(drafters), "")
     if first:
-        stop = preset("method", "confidence").table["proposer"]["stop"]
-        proposer = {"name": "model", "model": first, "gamma": STOPPED, "stop": deepcopy(stop)}
-        yield candidate_of(f"confidence-{STOPPED}", proposer)
-    for gamma in BLOCKS if first and temperature > 0.0 else ():
-        proposer = {"name": "model", "model": first, "gamma": gamma}
-        yield candidate_of(f"sd-block-{gamma}", proposer, rejection={"name": "block"})
+        for name in presets_for(Advised.stopped):
+            yield _varied(f"{name}-{STOPPED}", name, model=first, gamma=STOPPED)
+    if first and temperature > 0.0:
+        for name in presets_for(Advised.block):
+            yield from (_varied(f"{name}-{gamma}", name, model=first, gamma=gamma) for gamma in BLOCKS)
     for widths in TREES if first else ():
         name = "tree-" + "-".join(map(str, widths))
         yield candidate_of(name, {"name": "model-tree", "model": first, "widths": list(widths), "children": "chosen"})
     heads = {name: head.kind for name, head in pair.heads.items() if head.base == TARGET and head.drafts}
     for name, kind in heads.items():
-        label = name.replace("/", "-")
-        if kind in (HeadKind.dflash, HeadKind.dspark):
-            yield candidate_of(
-                f"{label}-{OF_BLOCKS}", {"name": "dflash", "head": name, "base": TARGET, "gamma": OF_BLOCKS}
-            )
-            continue
-        for gamma in LENGTHS_OF_HEADS:
-            yield candidate_of(f"{label}-{gamma}", {"name": "eagle", "head": name, "base": TARGET, "gamma": gamma})
-    for name in [name for name in presets_for(CHAIN) if _is_lossless(name, pair)][:1]:
-        yield Candidate(name, PartialMethod.of_preset(name).table, drafter_of(PartialMethod.of_preset(name).table))
-    others = [] if first or heads else presets_for(OTHER_LOOKUP)
-    for name in (*presets_for(LOOKUP), *others):
+        yield from _of_head(name, kind)
+    for name in [name for name in presets_for(Advised.chain) if _is_lossless(name, pair)][:1]:
+        yield _as_it_is(name)
+    others = [] if first or heads else presets_for(Advised.other_lookup)
+    for name in (*presets_for(Advised.lookup), *others):
         yield candidate_of(name, deepcopy(preset("method", name).table["proposer"]))
+    yield from (_as_it_is(name) for name in presets_for(Advised.lossless) if _is_lossless(name, pair))
+
+
+def _of_head(head: str, kind: str) -> Iterator[Candidate]:
+    """Yield the candidates of a head of the target, with the first preset whose proposer drafts with heads of its kind."""
+    for name in presets_for(Advised.head):
+        member = Proposer.members[preset("method", name).table["proposer"]["name"]]
+        if kind in member.head_kinds:
+            for gamma in (OF_BLOCKS,) if member.draft_kind != HEAD else LENGTHS_OF_HEADS:
+                yield _varied(f"{head.replace('/', '-')}-{gamma}", name, head=head, base=TARGET, gamma=gamma)
+            return
+
+
+def _varied(name: str, source: str, **changes: Any) -> Candidate:
+    """Return a preset with other values of its proposer, as a candidate of another name."""
+    table = deepcopy({key: value for key, value in preset("method", source).table.items() if key not in BESIDES})
+    table["proposer"] |= changes
+    return Candidate(name, table, drafter_of(table))
+
+
+def _as_it_is(name: str) -> Candidate:
+    """Return a preset as a candidate. A draft model without a draft length gets PILOT_LENGTH."""
+    table = PartialMethod.of_preset(name).table
+    candidate = Candidate(name, table, drafter_of(table))
+    if candidate.kind == MODEL and not candidate.gamma:
+        return _varied(f"{name}-{PILOT_LENGTH}", name, gamma=PILOT_LENGTH)
+    return candidate
 
 
 def _is_lossless(name: str, pair: Pair) -> bool:

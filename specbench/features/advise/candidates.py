@@ -8,7 +8,7 @@ candidate's predicted speed.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -30,10 +30,11 @@ from specbench.analysis.run_summary import MethodSummary, RunSummary
 from specbench.analysis.significance import student_quantile
 from specbench.analysis.theory import drafting_sizes
 from specbench.config.construct import Table
+from specbench.decoding.method import Proposer
 from specbench.decoding.traits import Theory
 
-Drafter = Literal["model", "stopped", "tree", "head", "lookup", "suffix", "ngram-cache", "chain"]
-WITHOUT_FORWARDS: tuple[Drafter, ...] = ("lookup", "suffix", "ngram-cache")
+# Kinds of drafts with forwards: the values of `Proposer.draft_kind` that have a meaning, and drafts that a stop rule ends
+MODEL, STOPPED, TREE, HEAD, CHAIN = WITH_FORWARDS = "model", "stopped", "tree", "head", "chain"
 # Prior standard deviation of the logarithm of a speedup between processes, which is weighted like so many runs. From
 # the differences between advice and later runs in eight trials at revision aaff4f68: 0.07, and 0.04 from
 # prompts alone.
@@ -52,14 +53,14 @@ class Costs:
     round: RoundCosts
     verifier: ForwardCosts
     drafter: ForwardCosts | None
-    host: Mapping[Drafter, float]
+    host: Mapping[str, float]
 
     @property
     def largest_of_drafter(self) -> int:
         """The largest forward of the drafter that has a cost; -1 for a head."""
         return self.drafter.largest if self.drafter else -1
 
-    def seconds(self, rounds: ExpectedRounds, drafter: Drafter, shape: Sequence[int] = (), bonus: bool = True) -> float:
+    def seconds(self, rounds: ExpectedRounds, drafter: str, shape: Sequence[int] = (), bonus: bool = True) -> float:
         """Return the decoding seconds of replayed rounds, without the first forward of each model, which is prefill.
 
         `shape` gives the parents of the tokens of a tree; `bonus` says whether a token follows a whole draft.
@@ -82,15 +83,15 @@ class Costs:
         (inner,) = drafting.of_rounds(rounds.inner.drafted[None], rounds.inner.first[None])
         return float(outer + inner)
 
-    def costs(self, drafter: Drafter, shape: Sequence[int] = ()) -> RoundCosts:
+    def costs(self, drafter: str, shape: Sequence[int] = ()) -> RoundCosts:
         """Return the costs of a round with drafts of a kind."""
         costs, zero = self.round, np.asarray(0.0)
         per_forward = np.asarray(self.host.get(drafter, float(costs.host)))
-        if drafter in WITHOUT_FORWARDS:
+        if drafter not in WITH_FORWARDS:
             return replace(costs, first=zero, doubled=zero, later=zero, host=per_forward, host_per_token=zero)
-        if drafter == "stopped":
+        if drafter == STOPPED:
             return replace(costs, host=per_forward, host_per_token=per_forward)
-        if drafter == "tree":
+        if drafter == TREE:
             assert self.drafter is not None
             levels = [self.drafter.of(n) + float(per_forward) for n in drafting_sizes(shape)[1:]]
             return replace(costs, later=zero, host=2.0 * per_forward, host_per_token=zero, levels=sum(levels))
@@ -103,7 +104,7 @@ def pilot_costs(
     base: Records,
     timed: Mapping[str, Sizes],
     more: Records = (),
-    others: Mapping[Drafter, Records] | None = None,
+    others: Mapping[str, Records] | None = None,
 ) -> Costs:
     """Return the costs of a run.
 
@@ -211,17 +212,12 @@ class Candidate:
         return dict(table)
 
     @property
-    def kind(self) -> Drafter | None:
-        """How it drafts, for costs; None for methods that are measured only."""
-        if not self.lossless:
+    def kind(self) -> str | None:
+        """How it drafts, for costs (`Proposer.draft_kind`); None for methods that are measured only."""
+        member = Proposer.members.get(str(self.proposer.get("name")))
+        if not self.lossless or member is None:
             return None
-        if "stop" in self.proposer:
-            return "stopped"
-        kinds: dict[str, Drafter] = {
-            "model": "model", "model-tree": "tree", "eagle": "head", "chain": "chain",
-            "pld": "lookup", "suffix": "suffix", "ngram-cache": "ngram-cache",
-        }  # fmt: skip
-        return kinds.get(str(self.proposer.get("name")))
+        return STOPPED if "stop" in self.proposer else member.draft_kind or None
 
     @property
     def gamma(self) -> int:

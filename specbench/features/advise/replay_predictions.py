@@ -16,7 +16,6 @@ from specbench.features.advise.candidates import (
     Candidate,
     CandidateResult,
     Costs,
-    Drafter,
     pilot_costs,
     predicted_speedup,
 )
@@ -125,7 +124,7 @@ def _costs(run: PlannedRun, base: Records, rows: Mapping[Candidate, Records]) ->
     Blocks of other pilots with the same drafter have costs too.
     """
     timed, costs = timed_forwards(run.folder), dict[str, Costs]()
-    others: dict[Drafter, Records] = {
+    others: dict[str, Records] = {
         pilot.kind: records for pilot, records in rows.items() if pilot.kind and pilot.kind not in ("model", "head")
     }
     for pilot, records in rows.items():
@@ -171,7 +170,7 @@ class _Prediction:
 
 
 def _predicted(
-    replayed: Replay, kind: Drafter, costs: Costs, of_drafters: Mapping[str, Costs], recordings: Sequence[Recording]
+    replayed: Replay, kind: str, costs: Costs, of_drafters: Mapping[str, Costs], recordings: Sequence[Recording]
 ) -> _Prediction:
     """Return the predicted seconds of a method on recorded outputs, at the costs of its drafter."""
     shape, bonus = replayed.method.proposer.shape or (), replayed.method.bonus != "none"

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from specbench.analysis.costs import assumed, cost_of
-from specbench.analysis.predictions import ASSUMED_DRAFTS, AssumedRates, formula_of
+from specbench.analysis.formula import ASSUMED_DRAFTS, AssumedRates, formula_of
 from specbench.config.pair import BUNDLED
 from specbench.data.task import Task
 from specbench.decoding.method import Method
-from specbench.decoding.traits import Theory
 from specbench.errors import ConfigError
 from specbench.features.suites.grid import GridPart, Outline
 from specbench.machine.accelerator import GIB, Accelerator, forward_seconds, prefill_seconds, smallest_with
@@ -202,7 +201,7 @@ def seconds_per_token(method: Method, seconds: Mapping[str, float], rates: Assum
     all of them, and of the slowest if they run at the same time. The cost of any other method is unknown: between one forward
     of its fastest model and one of each.
     """
-    formula = method.theory() or _adaptive(method)
+    formula = method.assumed_theory(ASSUMED_DRAFTS)
     counts = formula_of(formula)(formula, rates) if formula else None
     if formula and counts:
         costs = {role: assumed(spent) for role, spent in seconds.items()}
@@ -214,23 +213,6 @@ def seconds_per_token(method: Method, seconds: Mapping[str, float], rates: Assum
     if method.blocks == (1,) and declared and declared[0] == method.roles():
         return max(forward_costs) if method.concurrent else sum(forward_costs)
     return min(forward_costs) if rates is FAST else sum(forward_costs)
-
-
-def _adaptive(method: Method) -> Theory | None:
-    """Return a formula for drafts of varying length, whose mean is assumed; None for a method without a test of drafts."""
-    tests = method.verifications()
-    if not tests:
-        return None
-    proposer, scorers = tests[-1].proposer, tests[0].scorers  # the innermost drafter, the outermost test
-    levels = getattr(method, "proposer").levels if len(tests) > 1 else ()  # noqa: B009  (methods with several tests)
-    return Theory(
-        formula="chain" if levels else "speculation",
-        models=(proposer, *(level.model for level in levels), *(role for role in scorers if role != proposer)),
-        gamma=(min(ASSUMED_DRAFTS, max(method.depth, 1)),),
-        thresholds=tuple(level.threshold for level in levels),
-        bonus="exact",
-        drafter_scores=proposer in scorers,
-    )
 
 
 def _longest_prompt(models: Mapping[str, ResolvedModel], task: Task) -> int:

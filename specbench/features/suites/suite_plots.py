@@ -15,11 +15,11 @@ from specbench.analysis.metric import Direction, metric_of
 from specbench.analysis.number_format import HUNDREDTHS, NONE, THOUSANDTHS
 from specbench.analysis.points import Point
 from specbench.analysis.run_summary import RunSummary
-from specbench.analysis.theory import expected_drafts, expected_run
 from specbench.features.suites.papers.verifiers import VerifierReport
 from specbench.features.suites.suite import PROMPT, PlotSpec
 from specbench.features.suites.suite_report import Collected
 from specbench.features.suites.suite_tables import dimension_text
+from specbench.methods.theories.sprinter_theory import expected_drafts, expected_run
 from specbench.reporting.plots.figures import (
     FORMATS,
     MOST_COLUMNS,

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from specbench.analysis.predictions import AssumedRates
+from specbench.analysis.formula import AssumedRates
 from specbench.config.options import Options
 from specbench.config.pair import ModelSpec, Pair
 from specbench.decoding.method import Method

@@ -20,8 +20,8 @@ from statistics import fmean
 from typing import NamedTuple
 
 from specbench.analysis.costs import ForwardCosts, Sizes, forward_costs, sizes_of
+from specbench.analysis.formula import AssumedRates, formula_of
 from specbench.analysis.points import Point, Reference, reference_of
-from specbench.analysis.predictions import AssumedRates, formula_of
 from specbench.analysis.run_summary import RunSummary
 from specbench.config.construct import construct
 from specbench.config.pair import ModelSpec, Pair

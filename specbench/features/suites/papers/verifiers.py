@@ -10,9 +10,9 @@ from specbench.analysis.intervals import Estimate
 from specbench.analysis.metric import Clock, Direction, Metric, declare
 from specbench.analysis.number_format import HUNDREDTHS, NONE, PERCENT, SCORE, THOUSANDTHS, NumberCell
 from specbench.analysis.points import Point, PointValue
-from specbench.analysis.theory import expected_drafts
 from specbench.features.suites.preparation import PreparedHead
 from specbench.features.suites.suite import Suite
+from specbench.methods.theories.sprinter_theory import expected_drafts
 from specbench.reporting.tables import Table
 from specbench.runs.settings import setting_of
 
