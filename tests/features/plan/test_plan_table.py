@@ -21,7 +21,7 @@ COUNTS = ("pair", "task", "T", "generations", "tokens")
 @pytest.fixture(autouse=True)
 def bandwidth(monkeypatch):
     """Set the bandwidth of this machine instead of measuring it."""
-    monkeypatch.setattr(plan_table, "_bandwidth", lambda device: 1e10)
+    monkeypatch.setattr(plan_table, "read_bandwidth", lambda device: 1e10)
 
 
 def without_weights(suite):
