@@ -277,7 +277,11 @@ def test_transformers_methods_leave_the_models_unchanged():
     target, draft = (pair.models[role].transformers() for role in ("target", "draft"))
     before = target.generation_config, copy.deepcopy(draft.generation_config.to_dict())
     state = torch.random.get_rng_state()
-    list(Assisted(draft="draft", model="target", gamma=2).rounds(Models(pair, PROMPT), GREEDY, StopCriteria(frozenset(), 12)))
+    list(
+        Assisted(draft="draft", model="target", gamma=2).rounds(
+            Models(pair, PROMPT), GREEDY, StopCriteria(frozenset(), 12)
+        )
+    )
     assert (target.generation_config, draft.generation_config.to_dict()) == before
     assert torch.equal(state, torch.random.get_rng_state())
     assert not target._forward_hooks and not draft._forward_pre_hooks

@@ -179,7 +179,7 @@ def test_an_eos_id_outside_the_vocabulary_is_an_error(command, tmp_path):
     assert isinstance(found.exception, ConfigError | SystemExit)
     text = " ".join(found.output.split()) + str(found.exception)
     assert "model 'target'" in text
-    assert "EOS id 4000, and 94 tokens; help: correct eos_token_id in its generation_config.json" in text
+    assert "EOS id 4000, and 94 tokens" in text and "eos_token_id" in text
 
 
 @pytest.mark.parametrize(
