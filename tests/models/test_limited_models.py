@@ -195,7 +195,7 @@ def test_verify_accepts_pairs_whose_draft_lacks_tokens_or_positions(odd, tmp_pat
     models = pair(tmp_path, **odd)
     (tmp_path / "pair.toml").write_text("".join(f'[models.{k}]\npath = "{v}"\n' for k, v in models.items()))
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"prompt": each}) + "\n" for each in PROMPTS))
-    data = {"data": str(tmp_path / "prompts.jsonl"), "limit": 2, "repeats": 4, "temperature": 1.0}
+    data = {"data": str(tmp_path / "prompts.jsonl"), "limit": 2, "repeats": 2, "temperature": 1.0}
     found = specbench.verify("sd", str(tmp_path / "pair.toml"), "prompts", **data)
     failed = [check for check in found.verdict.checks if check.passed is False and check.kind is not CheckKind.control]
     assert not failed

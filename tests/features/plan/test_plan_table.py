@@ -12,7 +12,7 @@ from specbench.features.suites import grid as plan_table
 from specbench.features.suites.grid import GridPart, methods_in_short, plan_rows, resolve_grid
 from specbench.features.suites.suite import TINY, read_suite, suites
 from tests.fixtures.console import specbench
-from tests.fixtures.plans import rows_on_h200
+from tests.fixtures.plans import named_on_h200
 
 PAPERS = [name for name in suites() if not name.endswith(TINY) and name + TINY in suites()]
 COUNTS = ("pair", "task", "T", "generations", "tokens")
@@ -35,7 +35,7 @@ def without_weights(suite):
 @pytest.mark.parametrize("name", [name for name in PAPERS if read_suite(name).kind == "runs"])
 def test_generations_tokens_and_bounds_of_the_papers_suites_need_no_weights(name):
     suite = read_suite(name)
-    rows, there = without_weights(suite), rows_on_h200(suite)
+    rows, there = without_weights(suite), named_on_h200(name)
     assert {row.state for row in rows} == {"missing"}
     assert all(row.generations and row.tokens >= row.generations for row in rows)
     assert [(row.generations, row.tokens) for row in rows] == [(row.generations, row.tokens) for row in there]

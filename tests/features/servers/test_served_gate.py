@@ -124,7 +124,7 @@ def test_recorded_commands_lose_their_output_options():
 
 
 VERIFY = (
-    "--data", "synthetic", "-n", "6", "--max-new-tokens", "8", "--max-prompt-tokens", "16", "-c", "1",
+    "--data", "synthetic", "-n", "3", "--max-new-tokens", "8", "--max-prompt-tokens", "16", "-c", "1",
     "--no-seeds", "--prompts", "raw", "-T", "0",
 )  # fmt: skip
 
