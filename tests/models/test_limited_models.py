@@ -191,7 +191,7 @@ def test_an_eos_id_outside_the_vocabulary_is_an_error(command, tmp_path):
         {"draft": Odd(noise=0.02, window=8), "target": Odd()},
     ],
 )
-def test_verify_accepts_pairs_whose_draft_lacks_tokens_or_positions(odd, tmp_path):
+def test_verify_accepts_pairs_whose_draft_lacks_tokens_or_positions(odd, tmp_path, enumerated_once):
     models = pair(tmp_path, **odd)
     (tmp_path / "pair.toml").write_text("".join(f'[models.{k}]\npath = "{v}"\n' for k, v in models.items()))
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"prompt": each}) + "\n" for each in PROMPTS))
