@@ -4,20 +4,31 @@ If not, run `make readme`.
 """
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from scripts import example_run
+from tests.fixtures.console import specbench
 
 ROOT = Path(__file__).parents[1]
 TUTORIAL = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")
 NUMBER = re.compile(r"\d+\.\d+")
 
 
+@cache
+def printed(*words, cwd):
+    """What a command prints on a terminal of the pages' width, in this process; once for both pages."""
+    done = specbench(*words, cwd=cwd)
+    return "\n".join(line.rstrip() for line in done.stdout.strip("\n").splitlines())
+
+
 @pytest.fixture(scope="module")
 def folder():
-    with example_run.runs_of(ROOT / example_run.ARCHIVE) as folder:
+    with example_run.runs_of(ROOT / example_run.ARCHIVE) as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", str(example_run.COLUMNS))
+        patch.setattr(example_run, "specbench", printed)
         yield folder
 
 

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(?:\w*)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
 COMMANDS = [line.partition("#")[0].strip() for block in BLOCKS for line in block.splitlines()]
-FEW = ["-n", 5, "--repeats", 1, "--max-new-tokens", 8]  # replaces what a command says
+FEW = ["-n", 2, "--repeats", 1, "--max-new-tokens", 6]  # replaces what a command says
 WORDS_PER_SECOND = 3.0  # read aloud
 
 

@@ -44,13 +44,14 @@ def project(pytester):
 @pytest.mark.parametrize("options", [(), ("-n", "2")], ids=["one process", "xdist"])
 def test_the_summary_names_what_is_missing_and_how_to_install_it(project, options):
     project.makepyfile(TESTS)
-    done = project.runpytest_subprocess("-p", "no:cacheprovider", *options)
+    run = project.runpytest_subprocess if options else project.runpytest_inprocess
+    done = run("-p", "no:cacheprovider", *options)
     done.assert_outcomes(passed=1, skipped=6)
     done.stdout.fnmatch_lines(SUMMARY, consecutive=False)
 
 
 def test_there_is_no_summary_when_nothing_is_missing(project):
     project.makepyfile("import pytest\n\n@pytest.mark.skip(reason='no static cache')\ndef test_it(): ...\n")
-    done = project.runpytest_subprocess("-p", "no:cacheprovider")
+    done = project.runpytest_inprocess("-p", "no:cacheprovider")
     done.assert_outcomes(skipped=1)
     done.stdout.no_fnmatch_line("*something is missing*")

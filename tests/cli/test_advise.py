@@ -157,7 +157,7 @@ def against(change: Estimate, max_drop: float = 0.02) -> Advice:
 def test_a_method_that_is_not_lossless_is_advised_with_the_change_of_its_score():
     shown = words(against(Estimate(-0.005, -0.015, 0.005)))
     assert shown.startswith("Use cascade-chow: 1.80x [1.70, 1.90]")
-    assert "cascade-chow is not declared lossless: there, its score changes by -0.5 [-1.5, +0.5]" in shown
+    assert "cascade-chow is not declared lossless" in shown and "-0.5 [-1.5, +0.5]" in shown
 
 
 def test_a_faster_method_whose_score_is_uncertain_is_named():

@@ -87,11 +87,11 @@ def test_messages_are_measured(tmp_path):
     assert "left out" not in report
     (tmp_path / "chats.jsonl").write_text('{"prompt": "Hi."}\n')
     shown = console.specbench("run", "-m", "sd", *few, cwd=tmp_path, code=2).stderr
-    assert "chats.jsonl:1: no list under 'messages' or 'conversations'; the row has: prompt" in shown
+    assert "chats.jsonl:1: no list under 'messages' or 'conversations'" in shown and "has: prompt" in shown
     (tmp_path / "chats.jsonl").write_text(json.dumps(ROWS[2]) + "\n")
     few = ("-t", "prompts", *few[2:])
     shown = console.specbench("run", "-m", "sd", *few, cwd=tmp_path, code=2).stderr
-    assert "chats.jsonl:1: no text under 'prompt'; the row has: conversations; help: -t dialogues" in shown
+    assert "chats.jsonl:1: no text under 'prompt'" in shown and "has: conversations; help: -t dialogues" in shown
 
 
 def test_all_turns_are_training_text(tokenizer):

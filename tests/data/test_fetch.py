@@ -155,10 +155,8 @@ def test_fetched_files_are_found_offline_and_a_deleted_shard_is_missing(hub, tmp
     shard = next((tmp_path / "cache").rglob("model-00002-of-00002.safetensors"))
     shard.unlink()
     done = specbench("fetch", "-p", "own.toml", "-t", "gsm8k", cwd=tmp_path, code=4)
-    assert [line for line in done.stderr.splitlines() if line.startswith("error")] == [
-        "error[asset]: org/large: it is incomplete in the local cache; help: the hub does not answer, or HF_HUB_OFFLINE is"
-        " set: download on a machine with network access"
-    ]
+    (error,) = (line for line in done.stderr.splitlines() if line.startswith("error"))
+    assert error.startswith("error[asset]: org/large: it is incomplete in the local cache; help: ")
 
 
 def test_without_a_network_every_repository_is_listed_once(tmp_path, monkeypatch):

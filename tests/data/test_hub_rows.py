@@ -186,13 +186,10 @@ def test_offline_the_rows_come_from_the_cache(hub, monkeypatch):
     assert read_hub(HubData("org/sums", "main")) == rows
     assert read_hub(HubData("org/sums", "main", revision=COMMIT)) == rows
     for missing in (HubData("org/sums", "main", "dev"), HubData("org/sums", "main", revision="old"), HubData("a/b")):
-        with pytest.raises(MissingAsset) as error:
+        with pytest.raises(
+            MissingAsset, match=rf"^data set {missing.repo} is not in .*\(offline\); help: `specbench fetch`"
+        ):
             read_hub(missing)
-        assert str(error.value) == (
-            f"data set {missing.repo} is not in the local cache and cannot be downloaded (offline);"
-            " help: `specbench fetch` with the same options on a machine with network access, --data FILE.jsonl with the same"
-            " fields, or --data synthetic for a bundled task"
-        )
     assert len(hub) == 1
 
 
@@ -212,13 +209,12 @@ def test_a_wrong_configuration_or_split_lists_those_that_there_are(hub, source, 
 def test_wrong_columns_list_what_the_task_needs_and_what_the_rows_have(hub):
     with pytest.raises(ConfigError) as error:
         Mmlu().data("hf:org/sums:main")
-    assert str(error.value) == (
-        "hf:org/sums:main#test: task mmlu needs the columns question, subject, choices, answer;"
-        " the rows have: question, answer"
+    needed, there = str(error.value).split(";")
+    assert needed.startswith("hf:org/sums:main#test: task mmlu ") and needed.endswith(
+        "question, subject, choices, answer"
     )
-    with pytest.raises(
-        ConfigError, match=r"hf:org/sums:main#test:1: no text under 'prompt'; the row has: answer, question"
-    ):
+    assert there.endswith(": question, answer")
+    with pytest.raises(ConfigError, match=r"main#test:1: no text under 'prompt'; .*: answer, question"):
         Prompts().data("hf:org/sums:main#test")
 
 

@@ -79,12 +79,15 @@ def test_reference_answers_score_the_maximum(name):
 
 
 @needs_data
-def test_all_canonical_solutions_pass_in_the_sandbox():
+@pytest.mark.parametrize("step", [8, pytest.param(1, marks=pytest.mark.slow)])
+def test_canonical_solutions_pass_in_the_sandbox(step):
     one, path, box = task("humaneval", timeout=10.0), str(REAL / FILES["humaneval"]), Sandbox.find()
     data, rows = one.data(path), one.rows(path).rows
+    assert len(rows) == 164
     with ThreadPoolExecutor(2) as pool:
-        scores = pool.map(lambda s, row: one.score(s, row["canonical_solution"], box), data.samples, rows)
-        assert sum(score["pass@1"] for score in scores) == 164
+        tried = data.samples[::step], rows[::step]
+        scores = pool.map(lambda s, row: one.score(s, row["canonical_solution"], box), *tried)
+        assert [score["pass@1"] for score in scores] == [1.0] * len(rows[::step])
     last = rows[0]["canonical_solution"].rstrip().rpartition("\n")[0]
     assert one.score(data.samples[0], f"{last}\n    return not False\n", box) == {"pass@1": 0.0}
 

@@ -46,8 +46,8 @@ class Fixed(TableSession):
         super().__init__(len(law_), 0)
         self._said = torch.tensor(law_, dtype=torch.float64).log()
 
-    def _row(self, prefix):
-        return self._said
+    def score(self, ids, start, tree=None):
+        return self._said.expand_as(super().score(ids, start, tree))
 
 
 class Gate(Verifier):
@@ -61,7 +61,7 @@ class Gate(Verifier):
 
     def accepts(self, state, x, q):
         read = self.models["draft"].last_scored
-        rows = [session._row(tuple(read)) for session in self.models.sessions.values()]
+        rows = [session.score(read, len(read) - 1)[0] for session in self.models.sessions.values()]
         rate = self.rate(*(float(self.sampler.probs(row)[int(x)]) for row in rows))
         return self.sampler.choose(torch.tensor([[1.0 - rate, rate]], dtype=torch.float64)).double()
 
@@ -178,7 +178,7 @@ def test_without_bonus_every_token_follows_theorem_1s_mixture(sampling):
     for _ in range(3):
         grown: Distribution = {}
         for prefix, odds in mixtures.items():
-            rows = [models[role]._row((0, *prefix)) for role in ("draft", "target")]
+            rows = [models[role].score([0, *prefix], len(prefix))[0] for role in ("draft", "target")]
             each = sprinter_distribution(*(sampler.probs(row).tolist() for row in rows), 0.3)
             grown |= {(*prefix, x): odds * mass for x, mass in enumerate(each)}
         mixtures = grown

@@ -148,7 +148,7 @@ def test_specdec_multiplies_over_the_read_tokens(min_len, threshold):
         for ids in ([0, 1], [0, 1, 2, 2]):  # the second draft's product starts again
             tokens = roll(session, ids, k, sampler(seed), NO_EOS, rule).tokens
             read = ids + roll(session, ids, k, sampler(seed), NO_EOS).tokens
-            states = [session._state(tuple(read[: len(ids) + i]))[None] for i in range(k + 1)]
+            states = [session.hidden(read[: len(ids) + i], len(ids) + i - 1) for i in range(k + 1)]
             after, before = states[1:], states[:-1]
             assert len(tokens) == specdec_length(head, after, threshold, min_len, k)
             differs += len(tokens) != specdec_length(head, before, threshold, min_len, k)

@@ -23,6 +23,7 @@ from specbench.experiment.loaded_models import LoadedModels
 from specbench.features.verify.enumeration import TableModels
 from specbench.machine import hardware, memory
 from specbench.models.heads import EagleHead
+from specbench.models.lean import graphs as lean_graphs
 from specbench.models.transformers_session import InstrumentedSession
 from specbench.resolution.resolve import resolve
 from specbench.resolution.run_plan import PairPlan
@@ -114,6 +115,14 @@ QUICK = (
     "we-p",
     "we-se",
 )  # a method of each kind that reads the device in its own way; the others are slow
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_warm_up():
+    """Warm graphs up once before each capture: CUDA needs two runs, and the simulated device none."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lean_graphs, "WARM_UPS", 1)
+        yield
 
 
 @pytest.fixture(scope="module")

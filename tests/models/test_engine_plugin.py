@@ -141,7 +141,7 @@ def test_heads_on_an_engine_without_states_are_rejected(place):
     assert "feed() returned no states, which heads read" in errors["specdec++"] and not errors["ar"]
 
 
-def test_verify_names_the_engine_if_only_its_logits_differ(place):
+def test_verify_names_the_engine_if_only_its_logits_differ(place, enumerated_once):
     chosen = (
         "-p",
         "pair.toml",
@@ -162,7 +162,7 @@ def test_verify_names_the_engine_if_only_its_logits_differ(place):
     )
 
 
-def test_verify_does_not_blame_a_method_whose_baseline_is_wrong(place):
+def test_verify_does_not_blame_a_method_whose_baseline_is_wrong(place, enumerated_once):
     """Blocks get other logits than single tokens, and neither are those of transformers."""
     block = "self.logits[feed.tokens[-rows:]]"
     text = ENGINE.replace(block, f"({block} if rows == 1 else {block}.roll(1, -1))")

@@ -15,7 +15,7 @@ from specbench.methods.speculative import Speculative
 from specbench.models.cached_session import CachedSession
 from specbench.models.transformers_session import EagerModelRunner
 
-VOCABULARY, PROMPT, TOKENS = 64, [5, 11, 3, 8, 5, 11], 24
+VOCABULARY, PROMPT, TOKENS = 64, [5, 11, 3, 8, 5, 11], 16
 GREEDY = Sampler(temperature=0.0)
 AR = Autoregressive(scorers=("target",), target=Last())
 SD = Speculative(proposer=DraftModel(model="draft", gamma=3), scorers=("target",), target=Last())

@@ -102,6 +102,7 @@ PUBLISHED = {
         {"min_length": 12, "repetition_penalty": 1.2, "encoder_no_repeat_ngram_size": 4},
     ),
 }
+FIRST_SEED = {"openai/whisper-tiny, suppressed tokens": 22}  # with the ones before it, the settings change no output
 SIZES = {
     "qwen2": {
         "hidden_size": 32,
@@ -154,7 +155,7 @@ def test_every_method_writes_what_generate_writes(tmp_path, name):
     """On weights with which the settings change the output."""
     kind, settings = PUBLISHED[name]
     start = {} if kind in SIZES else {"decoder_start_token_id": 3}
-    for seed in range(1, 60):
+    for seed in range(FIRST_SEED.get(name, 1), 60):
         toy(tmp_path / "target", kind, settings, seed)
         expected = generated(tmp_path / "target", kind)
         if generated(tmp_path / "target", kind, GenerationConfig(eos_token_id=2, pad_token_id=1, **start)) != expected:

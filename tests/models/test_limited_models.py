@@ -179,7 +179,7 @@ def test_an_eos_id_outside_the_vocabulary_is_an_error(command, tmp_path):
     assert isinstance(found.exception, ConfigError | SystemExit)
     text = " ".join(found.output.split()) + str(found.exception)
     assert "model 'target'" in text
-    assert "EOS id 4000, and 94 tokens; help: correct eos_token_id in its generation_config.json" in text
+    assert "EOS id 4000, and 94 tokens" in text and "eos_token_id" in text
 
 
 @pytest.mark.parametrize(
@@ -191,11 +191,11 @@ def test_an_eos_id_outside_the_vocabulary_is_an_error(command, tmp_path):
         {"draft": Odd(noise=0.02, window=8), "target": Odd()},
     ],
 )
-def test_verify_accepts_pairs_whose_draft_lacks_tokens_or_positions(odd, tmp_path):
+def test_verify_accepts_pairs_whose_draft_lacks_tokens_or_positions(odd, tmp_path, enumerated_once):
     models = pair(tmp_path, **odd)
     (tmp_path / "pair.toml").write_text("".join(f'[models.{k}]\npath = "{v}"\n' for k, v in models.items()))
     (tmp_path / "prompts.jsonl").write_text("".join(json.dumps({"prompt": each}) + "\n" for each in PROMPTS))
-    data = {"data": str(tmp_path / "prompts.jsonl"), "limit": 2, "repeats": 4, "temperature": 1.0}
+    data = {"data": str(tmp_path / "prompts.jsonl"), "limit": 2, "repeats": 2, "temperature": 1.0}
     found = specbench.verify("sd", str(tmp_path / "pair.toml"), "prompts", **data)
     failed = [check for check in found.checks if check.passed is False and check.kind is not CheckKind.control]
     assert not failed

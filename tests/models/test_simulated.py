@@ -70,7 +70,7 @@ def ensemble(target, gamma=(1, 1)) -> SpeculativeEnsemble:
 
 
 CASES = [
-    (SD, 0.3, 1.0),
+    pytest.param(SD, 0.3, 1.0, marks=pytest.mark.slow),
     (SD, 0.6, 0.0),
     pytest.param(ensemble(Mixture(weights=(0.2, 0.8))), 0.9, 1.0, marks=pytest.mark.slow),
     (ensemble(Contrastive(mu=0.1), (5, 1)), 0.6, 1.0),

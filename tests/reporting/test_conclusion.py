@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -29,6 +30,11 @@ def run_conclusion(summary):
 
 def headline(summaries):
     return list(map(str, conclusions.headline(summaries)))
+
+
+def numbers(sentence):
+    """Return the decimal numbers of a sentence, with their signs."""
+    return [float(each) for each in re.findall(r"[-+]?\d+\.\d+", str(sentence))]
 
 
 FIRST = Rank(1, 1)
@@ -70,32 +76,23 @@ def run(*methods, lossless=("sd", "pld"), headline="strict", samples=10, **chang
 
 
 def test_a_faster_lossless_method_is_named_with_its_speed_and_the_reason():
-    first, reason, share, *_ = run_conclusion(run(sd()))
-    assert first == (
-        "sd (draft length 3) is 1.31x [1.25, 1.37] as fast as ar on this machine (decoding), with the same output"
-        " distribution."
-    )
-    assert reason == (
-        "Each round of sd commits 2.62 tokens (acceptance rate 0.71) and costs as much time as 2.00 tokens of ar."
-    )
-    assert share == "The speedup is 95 % of the theoretical one at the measured acceptance and costs."
+    first, reason, share, *_ = conclusions.run_conclusion(run(sd()))
+    assert (first.kind, first.subject, numbers(first)) == ("speed", "sd", [1.31, 1.25, 1.37])
+    assert "sd (draft length 3) is " in first.text and " as fast as ar " in first.text and "same output" in first.text
+    assert (reason.kind, numbers(reason)) == ("round", [2.62, 0.71, 2.00]), "tokens, acceptance rate, tokens of ar"
+    assert share.kind == "share of theory" and "95 %" in share.text
 
 
 def test_a_slower_method_is_not_recommended():
     first, *_ = run_conclusion(run(sd((0.88, 0.85, 0.91), rank=Rank(2, 2))))
-    assert first == (
-        "sd (draft length 3) is slower than ar on this machine: 0.88x [0.85, 0.91] (decoding), with the same output"
-        " distribution."
-        " Do not use it with these models here."
-    )
+    assert first.startswith("sd (draft length 3) is slower than ar") and numbers(first) == [0.88, 0.85, 0.91]
+    assert "same output" in first and "Do not use it" in first
 
 
 def test_the_fastest_of_slower_methods_is_not_recommended():
     first, *_ = run_conclusion(run(sd((0.83, None, None)), sd((0.71, None, None), "pld")))
-    assert first == (
-        "No method is faster than ar on this machine; the fastest is sd (draft length 3): 0.83x (decoding), with"
-        " the same output distribution."
-    )
+    assert first.startswith("No method is faster than ar") and "the fastest is sd (draft length 3): 0.83x" in first
+    assert "pld" not in first and "same output" in first
 
 
 def test_a_speed_that_equals_the_baselines_is_not_called_faster():
@@ -118,7 +115,7 @@ def test_methods_with_disjoint_intervals_are_not_called_alike():
 def test_too_few_prompts_to_rank_are_named_with_the_number_that_would_do():
     found = run(sd(rank=None), sd((1.29, 1.2, 1.38), "pld", None))
     sentences = run_conclusion(replace(found, methods=[replace(each, prompts=6) for each in found.methods]))
-    assert "6 prompts are too few to rank 3 methods; help: -n 7, or more for small differences" in sentences
+    assert any("6 prompts are too few to rank 3 methods; help: -n 7" in sentence for sentence in sentences)
     assert not any("cannot be distinguished" in sentence for sentence in sentences)
 
 
@@ -132,12 +129,11 @@ def test_methods_whose_ranks_overlap_may_be_distinguished():
 
 def test_a_faster_method_that_changes_the_output_is_reported_with_its_score():
     lossy = sd((1.9, 1.8, 2.0), "lossy", score_change=Estimate(-0.031, -0.06, -0.002))
-    sentences = run_conclusion(run(sd(rank=Rank(2, 2)), lossy))
-    assert sentences[0].startswith("sd (draft length 3), the fastest lossless method, is 1.31x")
-    assert (
-        "The fastest method that is not lossless is lossy: 1.90x [1.80, 2.00]; change of its score: strict -3.1 [-6.0, -0.2]."
-        in sentences
-    )
+    sentences = conclusions.run_conclusion(run(sd(rank=Rank(2, 2)), lossy))
+    assert sentences[0].text.startswith("sd (draft length 3), the fastest lossless method, is 1.31x")
+    (found,) = (each for each in sentences if each.kind == "fastest lossy method")
+    assert found.subject == "lossy" and "strict" in found.text
+    assert numbers(found) == [1.90, 1.80, 2.00, -3.1, -6.0, -0.2], "its speed, and the change of its score"
 
 
 def test_methods_that_are_not_lossless_are_compared_with_the_fastest_lossless_one():
@@ -145,11 +141,10 @@ def test_methods_that_are_not_lossless_are_compared_with_the_fastest_lossless_on
     one.values["over_lossless"] = Estimate(1.07, 1.01, 1.13)
     other = sd((1.2, 1.1, 1.3), "typical")
     other.values["over_lossless"] = Estimate(0.92, 0.85, 0.99)
-    sentences = run_conclusion(run(sd(), one, other))
-    assert (
-        "Compared with sd, the fastest lossless method, end to end: lossy is 1.07x [1.01, 1.13] as fast (change of the score:"
-        " strict -3.1 [-6.0, -0.2]); typical is 0.92x [0.85, 0.99] as fast. Faster: lossy." in sentences
-    )
+    (found,) = (each for each in conclusions.run_conclusion(run(sd(), one, other)) if each.kind == "against lossless")
+    assert found.text.startswith("Compared with sd, the fastest lossless method, end to end: lossy is 1.07x")
+    assert numbers(found) == [1.07, 1.01, 1.13, -3.1, -6.0, -0.2, 0.92, 0.85, 0.99]
+    assert found.text.endswith("Faster: lossy.")
     one.values["over_lossless"] = Estimate(1.07, 0.99, 1.15)
     assert any(text.endswith("No gain in speed is shown.") for text in map(str, run_conclusion(run(sd(), one, other))))
 
@@ -158,7 +153,7 @@ def test_without_a_lossless_method_the_change_of_the_score_is_reported():
     lossy = sd((1.9, 1.8, 2.0), "lossy", score_change=Estimate(-0.031, -0.06, -0.002))
     first, second, *_ = run_conclusion(run(lossy))
     assert "lossy (draft length 3) is 1.90x" in first and "same output distribution" not in first
-    assert second == "Its score differs from the baseline's: strict -3.1 [-6.0, -0.2]."
+    assert "differs from the baseline's: strict" in second and numbers(second) == [-3.1, -6.0, -0.2]
 
 
 @pytest.mark.parametrize(("score", "shown"), [(0.0, "0"), (1.0, "100")])
@@ -236,10 +231,9 @@ def test_several_runs_are_a_sentence_per_method_with_its_range():
         replace(each.spec, task=replace(each.spec.task, name=name)) for each, name in zip(runs, "abc", strict=True)
     ]
     found = conclusion([replace(each, spec=spec) for each, spec in zip(runs, tables, strict=True)])
-    assert found == [
-        "sd is significantly faster than ar in 1 of 3 runs, and significantly slower in 1. Its speedup (decoding) ranges from"
-        " 0.90x (b) to 1.31x (a), with the same output distribution."
-    ]
+    (sentence,) = found
+    assert "faster than ar in 1 of 3 runs, and significantly slower in 1." in sentence
+    assert "0.90x (b) to 1.31x (a)" in sentence and "same output" in sentence
 
 
 def on_tasks(*runs):
@@ -297,22 +291,18 @@ def test_runs_with_one_outcome_are_counted_once(speedups, words):
 
 def test_a_method_that_is_faster_in_no_run_has_a_reason():
     speedups = ((0.8, 0.7, 0.9), (1.0, 0.9, 1.1))
-    found = conclusion(on_tasks(*(run(sd(speedup)) for speedup in speedups)))
-    assert found == [
-        "sd is significantly slower than ar in 1 of 2 runs, and significantly faster in none. Its speedup (decoding) ranges"
-        " from 0.80x (a) to 1.00x (b), with the same output distribution.",
-        "While decoding, a round of sd commits 2.62 tokens and costs as much time as 2.62 to 3.27 tokens of ar.",
-    ]
+    speed, rounds = conclusions.conclusion(on_tasks(*(run(sd(speedup)) for speedup in speedups)))
+    assert "slower than ar in 1 of 2 runs, and significantly faster in none." in speed.text
+    assert "0.80x (a) to 1.00x (b)" in speed.text and "same output" in speed.text
+    assert (rounds.kind, rounds.subject, numbers(rounds)) == ("losing rounds", "sd", [2.62, 2.62, 3.27])
     faster = conclusion(on_tasks(*(run(sd(speedup)) for speedup in (*speedups, (1.3, 1.2, 1.4)))))
     assert len(faster) == 1
 
 
 def test_several_runs_without_intervals_say_so():
-    found = conclusion([run(sd((2.5, None, None))), run(sd((3.1, None, None)))])
-    assert found == [
-        "The speedup of sd over ar (decoding) ranges from 2.50x (gsm8k) to 3.10x (gsm8k), with the same output distribution."
-        " Intervals need more prompts."
-    ]
+    (found,) = conclusion([run(sd((2.5, None, None))), run(sd((3.1, None, None)))])
+    assert "2.50x (gsm8k) to 3.10x (gsm8k)" in found and "significantly" not in found
+    assert found.endswith("Intervals need more prompts.")
 
 
 def large(share, parameters=86_000_000, read=13.7e9, checks=None):
@@ -330,17 +320,19 @@ def large(share, parameters=86_000_000, read=13.7e9, checks=None):
     )  # fmt: skip
 
 
-AT_44_PERCENT = (
-    "Decoding speedups over ar are overstated, by a factor of at most 2.27: ar reaches 44 % of the measured read bandwidth"
-    " (6.0 of 13.7 GB/s) with 86M parameters."
-)
+def slow_baseline(sentences):
+    """Return the only sentence on a slow baseline: its factor, and its text."""
+    (found,) = (each for each in sentences if each.kind == "slow baseline")
+    return round(found.values["ar"], 2), found.text
 
 
 def test_a_slow_baseline_is_named_right_after_the_headline():
-    sentences = run_conclusion(large(0.44))
-    assert sentences[0].startswith("sd (draft length 3) is 1.31x")
-    assert sentences[1] == AT_44_PERCENT
-    assert AT_44_PERCENT in headline([large(0.44)]), "the caption of a table says so too"
+    sentences = conclusions.run_conclusion(large(0.44))
+    assert [each.kind for each in sentences[:2]] == ["speed", "slow baseline"]
+    factor, text = slow_baseline(sentences)
+    assert factor == 2.27 and numbers(text) == [2.27, 6.0, 13.7]
+    assert "44 % of the measured read bandwidth" in text and text.endswith("with 86M parameters.")
+    assert text in headline([large(0.44)]), "the caption of a table says so too"
     assert not any("a faster engine" in note.text for note in notes(large(0.44))), "and no note repeats it"
 
 
@@ -356,19 +348,17 @@ def test_a_small_baseline_below_half_of_the_bandwidth_has_a_note(read, kind):
 
 
 def test_a_run_without_read_bandwidth_is_judged_by_the_copy_bandwidth():
-    assert (
-        "Decoding speedups over ar are overstated, by a factor of at most 2.27: ar reaches 44 % of the measured copy"
-        " bandwidth (4.4 of 10.0 GB/s) with 86M parameters."
-    ) in run_conclusion(large(0.44, read=None))
+    factor, text = slow_baseline(conclusions.run_conclusion(large(0.44, read=None)))
+    assert factor == 2.27 and "44 % of the measured copy bandwidth (4.4 of 10.0 GB/s)" in text
 
 
 def test_a_baseline_slower_than_transformers_is_named_with_the_ratio_of_their_times():
     slower = {"target": ForwardCheck(64, 0.040, 0.060)}
-    words = "takes 1.50 times as long for a forward of one token as Transformers with the same weights."
-    small = run_conclusion(large(0.9, parameters=2_000_000, checks=slower))[1]
-    assert small == f"Decoding speedups over ar are overstated, by a factor of at most 1.50: ar {words}"
-    both = run_conclusion(large(0.44, checks=slower))[1]
-    assert both == f"{AT_44_PERCENT[:-1]}, and {words}"
+    words = "takes 1.50 times as long for a forward of one token as Transformers"
+    factor, small = slow_baseline(conclusions.run_conclusion(large(0.9, parameters=2_000_000, checks=slower)))
+    assert factor == 1.5 and f": ar {words}" in small and "bandwidth" not in small
+    factor, both = slow_baseline(conclusions.run_conclusion(large(0.44, checks=slower)))
+    assert factor == 2.27 and f"with 86M parameters, and {words}" in both and "44 %" in both
 
 
 def test_json_and_csv_have_the_factor_of_a_slow_baseline():
@@ -387,19 +377,16 @@ def test_an_untimed_run_has_no_slow_baseline():
 
 def test_the_slowest_baseline_of_several_runs_is_named():
     runs = on_tasks(large(0.9), large(0.5), large(0.44))
-    words = (
-        "Decoding speedups over ar are overstated in 2 of 3 runs, by a factor of at most 2.27: ar reaches 44 % of the"
-        f" measured read bandwidth in {runs[2].title} (6.0 of 13.7 GB/s) with 86M parameters."
-    )
-    assert conclusion(runs)[1] == words == headline(runs)[1]
+    factor, text = slow_baseline(conclusions.conclusion(runs))
+    assert factor == 2.27 and "in 2 of 3 runs" in text and f"read bandwidth in {runs[2].title} (6.0 of" in text
+    assert conclusion(runs)[1] == text == headline(runs)[1]
     assert not any("overstated" in sentence for sentence in conclusion(runs[:1] * 2))
 
 
 def test_no_method_is_measurably_faster_if_the_leading_one_equals_the_baseline_and_others_are_slower():
     first, *_ = run_conclusion(run(sd((0.98, 0.93, 1.03)), sd((0.58, 0.55, 0.61), "pld", Rank(3, 3))))
-    assert first.startswith(
-        "No method is measurably faster than ar; sd (draft length 3) and ar cannot be distinguished: 0.98x [0.93"
-    )
+    assert first.startswith("No method is measurably faster than ar; sd (draft length 3) and ar cannot be")
+    assert numbers(first) == [0.98, 0.93, 1.03]
 
 
 def test_slower_methods_have_their_reason():

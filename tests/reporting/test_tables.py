@@ -53,16 +53,24 @@ def test_a_difference_between_two_runs_is_a_column_and_in_every_title(results, c
     assert {row[column] for row in rows} == VARIANTS[column][1]
     titles = [title for title, _ in each]
     assert len(titles) == len(set(titles)) >= 10
+    lines = list(csv.DictReader(io.StringIO(specbench("report", *runs, "-f", "csv", cwd=results).stdout)))
+    kept = [key for key in lines[0] if key.partition(".")[0] in CONDITIONS]
+    places = [tuple(line[key] for key in kept) for line in lines if line["method"] == "sd"]
+    assert len(set(places)) == len(places)
+
+
+@pytest.mark.parametrize("column", ["pair", "draft lengths", "data"])
+def test_captions_and_titles_of_other_formats_differ_too(results, column):
+    """They are those of Markdown: what differs is a pair, a method or the task."""
+    runs = [only_run(results / name) for name in ("base", column)]
+    shown = specbench("report", *runs, "-f", "md", "--full", cwd=results).stdout
+    titles = [title for title, _ in markdown_tables(shown)][1:]
     latex = specbench("report", *runs, "-f", "latex", "--full", cwd=results).stdout
     captions = re.findall(r"\\caption\{(.*)\}", latex)
     assert len(captions) == len(set(captions)) == len(titles) + 1
     page = specbench("report", *runs, "-f", "html", cwd=results).stdout
     data = json.loads(re.search(r'id="data">(.*?)</script>', page, re.DOTALL).group(1))
     assert len({table["title"] for table in data["tables"]}) == len(titles) + 1
-    lines = list(csv.DictReader(io.StringIO(specbench("report", *runs, "-f", "csv", cwd=results).stdout)))
-    kept = [key for key in lines[0] if key.partition(".")[0] in CONDITIONS]
-    places = [tuple(line[key] for key in kept) for line in lines if line["method"] == "sd"]
-    assert len(set(places)) == len(places)
 
 
 def test_all_rows_of_many_runs_are_different(results):

@@ -86,13 +86,13 @@ def test_an_option_needs_only_one_method_that_reads_it():
     "changes",
     [
         {},
-        {"data": (("mmlu", "mmlu.jsonl"),)},
-        {"overrides": (("task.mmlu.exemplars", "dev.jsonl"),)},
-        {"overrides": (("method.bonus", "paper"),)},
-        {"heads": (("gpt2:sprinter", "heads/mine"),)},
-        {"heads": (("eagle@middle", "heads/mine"),)},
+        {
+            "data": (("mmlu", "mmlu.jsonl"),),
+            "overrides": (("task.mmlu.exemplars", "dev.jsonl"), ("method.bonus", "paper")),
+            "heads": (("gpt2:sprinter", "heads/mine"), ("eagle@middle", "heads/mine")),
+        },
     ],
-    ids=["as shipped", "data", "exemplars", "bonus", "head of a pair", "head by kind"],
+    ids=["as shipped", "with options of one task, method, pair or kind of head"],
 )
 def test_every_suite_of_the_papers_plans_without_weights_and_data(name, changes, tmp_path):
     """On a machine without either, every part says what is missing, and no part is called a mistake."""

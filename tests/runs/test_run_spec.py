@@ -82,8 +82,13 @@ def test_a_spec_of_any_presets_reads_back_equal(method, pair, task):
 
 @pytest.mark.parametrize("name", suites())
 def test_the_specs_of_every_suite_read_back_equal(name):
-    suite = read_suite(name)
+    """With every pair and every task of each of its lines; not with each combination of them, which adds no key."""
+    suite, seen = read_suite(name), set()
     for line, pair, task in suite.parts():
+        here = {(id(line), pair), (id(line), task)}
+        if here <= seen:
+            continue
+        seen |= here
         methods = list(line.methods)
         if suite.kind == "profile":
             levels, trees = levels_and_trees(methods)

@@ -143,7 +143,7 @@ def test_canonical_solutions_of_humaneval_pass(sandbox):
         program = row["prompt"] + row["canonical_solution"]
         return sandbox.check(program, row["test"], row["entry_point"], row["prompt"], CALM)
 
-    rows = problems()[::4]  # tests/data/test_tasks.py runs them all
+    rows = problems()[::4]  # a slow test of tests/data/test_tasks.py runs them all
     with ThreadPoolExecutor(2) as pool:
         found = dict(zip((row["task_id"] for row in rows), pool.map(verdict, rows), strict=True))
     assert len(found) == 41

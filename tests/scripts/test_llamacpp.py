@@ -4,6 +4,7 @@ import json
 from email.message import Message
 from io import BytesIO
 from urllib.error import HTTPError
+from urllib.request import OpenerDirector
 
 import numpy as np
 import pytest
@@ -124,10 +125,10 @@ def test_an_answer_that_is_not_that_of_the_request_is_an_error(content, message)
 
 
 def test_an_error_status_is_an_error_with_the_servers_text(monkeypatch):
-    def fail(request, timeout):
+    def fail(opener, request, timeout):
         raise HTTPError(request.full_url, 503, "", Message(), BytesIO(b"loading"))
 
-    monkeypatch.setattr(peer._HTTP, "open", fail)
+    monkeypatch.setattr(OpenerDirector, "open", fail)
     with pytest.raises(peer.LlamaCppError, match="503: loading"):
         peer.post("http://127.0.0.1:1", {"prompt": [5]})
 
@@ -141,7 +142,7 @@ def test_a_request_is_greedy_has_a_fixed_length_and_reuses_no_prompt():
 
 def test_the_decoding_time_is_the_servers_and_the_rest_of_the_call_is_prefill(monkeypatch):
     content = with_timings(draft_n=8, draft_n_accepted=5)
-    monkeypatch.setattr(peer._HTTP, "open", lambda *args, **options: BytesIO(content))
+    monkeypatch.setattr(OpenerDirector, "open", lambda *args, **options: BytesIO(content))
     ticks = iter([10.0, 10.5])
     monkeypatch.setattr(peer, "perf_counter", lambda: next(ticks))
     models, clock = TableModels({}, [1, 2]), iter([0.0, 0.5])

@@ -17,7 +17,7 @@ from specbench.models.resolved_model import Architecture, ResolvedModel
 from specbench.models.simulated import architecture
 from specbench.resolution.methods import Methods
 from tests.fixtures.console import specbench
-from tests.fixtures.plans import H200, rows_on_h200
+from tests.fixtures.plans import H200, named_on_h200, rows_on_h200
 
 SECONDS = {"draft": 1.0, "target": 10.0, "eagle": 0.5}
 BIG = """
@@ -30,7 +30,7 @@ path = "meta-llama/Llama-3.1-70B-Instruct"
 
 @pytest.mark.parametrize("name", ["se-table2", "cascade-fig1", "polybasic-table1", "sprinter-table2"])
 def test_runs_on_the_papers_models_can_be_estimated(name):
-    rows = rows_on_h200(read_suite(name))
+    rows = named_on_h200(name)
     assert rows and all(row.seconds and 0 < row.seconds[0] < row.seconds[1] for row in rows)
     assert all(row.downloads and row.fits for row in rows)
 
@@ -241,7 +241,7 @@ def test_a_plan_for_another_machine_opens_no_connection(monkeypatch):
         raise AssertionError("a connection")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
-    rows = rows_on_h200(read_suite("se-table2"))
+    rows = named_on_h200("se-table2")
     assert sentence("se-table2", total_of(rows), H200).startswith("se-table2 on one H200: ")
 
 

@@ -104,7 +104,7 @@ def test_a_change_of_exactness_is_found(base, new, title, status):
 
 
 VERIFY = (
-    "--data", "synthetic", "-n", "6", "--max-new-tokens", "8", "--max-prompt-tokens", "16", "-c", "1",
+    "--data", "synthetic", "-n", "3", "--max-new-tokens", "8", "--max-prompt-tokens", "16", "-c", "1",
     "--no-seeds", "--prompts", "raw", "-T", "0",
 )  # fmt: skip
 

@@ -166,9 +166,7 @@ def test_the_conclusion_names_the_fastest_curve_and_which_equal_it():
         for name, found in rows.items()
     ]
     (note,) = fastest_within(points, 0.02)
-    assert str(note) == (
-        "p, t, T = 1: a (x=1) is the fastest within a drop of 2 points, 2.00x [1.90, 2.10];"
-        " it cannot be distinguished from b; it is faster than c"
-    )
+    assert str(note).startswith("p, t, T = 1: a (x=1) is the fastest within a drop of 2 points, 2.00x")
+    assert str(note).endswith("cannot be distinguished from b; it is faster than c")
     (note,) = fastest_within(points[::2], 0.02)
     assert str(note).endswith("it is faster than c")

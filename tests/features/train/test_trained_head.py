@@ -64,7 +64,7 @@ def test_a_head_that_is_measured_to_be_faster_is_recommended_with_its_command(ca
     """A measured speedup counts before a predicted one. The task is named as in the request."""
     text = shown(capsys, trial(speedup, **predicted))
     assert text.splitlines()[-1] == f"To use the head: {COMMAND}"
-    assert "decoding 10 unseen prompts at T = 0 with drafts of 5: acceptance rate 0.500 [0.400, 0.600]" in text
+    assert "10 unseen prompts at T = 0 with drafts of 5: acceptance rate 0.500 [0.400, 0.600]" in text
     assert "acceptance rate 0.450 [0.350, 0.550]; 0.500 [0.400, 0.600] after training" in text
     assert (
         "trained and evaluated on outputs of the target at T = 0" in text and "30 texts for 7 steps (2 epochs)" in text
@@ -140,7 +140,7 @@ def test_training_is_not_advised_for_rounds_that_cost_more_than_they_can_commit(
     text = shown(
         capsys, HeadTrial("eagle", "ar", (summary,), (Gain(summary, speedup),)), report={**REPORT, "falling": True}
     )
-    assert "costs as much time as 8.00 tokens of ar, but commits at most 6, so more training cannot" in text
+    assert "8.00 tokens of ar, but commits at most 6" in text
     assert text.splitlines()[-1].startswith("Each round of eagle commits 4.00 tokens"), "the trial's reason is last"
 
 

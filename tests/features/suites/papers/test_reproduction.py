@@ -17,7 +17,7 @@ from specbench.features.suites.suite import TINY, read_suite, suites
 from specbench.features.suites.suite_index import Index, IndexEntry
 from specbench.files import read_toml, write_with_checksum
 from tests.fixtures.console import specbench
-from tests.fixtures.plans import rows_on_h200
+from tests.fixtures.plans import named_on_h200
 
 ROOT = Path(__file__).parents[4]
 ITEMS = read_toml(ROOT / "configs/papers.toml")["item"]
@@ -117,7 +117,7 @@ def test_what_an_item_names_speaks_of_it(item, label):
 @pytest.mark.parametrize("name", sorted({item["suite"] for item in ITEMS if "suite" in item}))
 def test_every_suite_that_papers_toml_names_can_be_planned(name):
     """Every method, pair and task of the suite resolves, without weights."""
-    rows = rows_on_h200(read_suite(name))
+    rows = named_on_h200(name)
     assert rows and all(row.generations for row in rows)
 
 
