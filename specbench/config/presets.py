@@ -33,6 +33,13 @@ from specbench.files import read_json, read_toml
 
 PLAIN = re.compile(r"[\w.+-]+(:[\w.+-]+)*")  # the name of a preset, not a path
 KINDS = {"method": "methods", "pair": "pairs", "task": "tasks", "suite": "suites", "machine": "machines"}
+UNMEASURED = (
+    "description",
+    "style",
+    "advise",
+    "default_for",
+    "reference",
+)  # keys of a method that no result depends on
 
 ALL, LOSSLESS = "all", "lossless"
 WORDS = (ALL, LOSSLESS)  # in place of methods: all that a pair allows

@@ -15,7 +15,7 @@ from functools import cache
 from specbench import methods
 from specbench.config.construct import Named, Table, convert, import_modules
 from specbench.config.pair import Pair
-from specbench.config.presets import Override, Preset, preset
+from specbench.config.presets import UNMEASURED, Override, Preset, preset
 from specbench.decoding.method import Method, Proposer
 from specbench.decoding.rejection import Rejection
 from specbench.decoding.targets import Target
@@ -24,17 +24,7 @@ from specbench.methods.stopping import Stop
 from specbench.methods.tree_drafts import HeadTree
 from specbench.resolution.default_length import default_length
 
-BESIDES = (
-    "description",
-    "baseline",
-    "temperature",
-    "clock",
-    "sweep",
-    "style",
-    "advise",
-    "default_for",
-    "reference",
-)  # keys of a preset that are no parameters
+BESIDES = (*UNMEASURED, "baseline", "temperature", "clock", "sweep")  # keys of a preset that are no parameters
 MODELS = ("draft", "model", "small", "large", "base", "target")  # keys that name a model; a target may be a part
 GROUPS = ("scorers", "models")  # keys that list models, or name a group of them
 import_modules(methods.__name__, methods.__path__)  # so that all methods, proposers and stop rules are registered

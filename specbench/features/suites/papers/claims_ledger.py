@@ -15,7 +15,7 @@ from functools import cache
 from importlib import resources
 
 from specbench.analysis.points import Point
-from specbench.config.presets import preset
+from specbench.config.presets import UNMEASURED, preset
 from specbench.features.suites.papers.expectation import Expectation
 from specbench.features.suites.papers.expectations import ExpectationVerdict
 from specbench.features.suites.papers.outcome_texts import verdict_text
@@ -24,7 +24,6 @@ from specbench.features.suites.suite import Suite
 from specbench.files import parse_json
 
 LEDGER = "expectations.json"  # in configs/
-UNMEASURED = ("description", "style", "advise", "reference")  # keys of methods that results do not depend on
 MEASURED_OF_PAIRS = (
     "models",
     "heads",
