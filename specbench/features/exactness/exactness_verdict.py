@@ -75,7 +75,6 @@ class ExactnessResult:
         tests: Number of tests that share it.
         significance_level: The significance level of each test.
         notes: Notes.
-        command: The arguments of the command.
     """
 
     kind: str
