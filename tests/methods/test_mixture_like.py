@@ -12,7 +12,7 @@ from specbench.decoding.sampling import Sampler
 from specbench.decoding.targets import Mixture
 from specbench.features.verify.enumeration import TableModels, TableSession, distance, joint_distribution, tables
 from specbench.methods.autoregressive import Autoregressive, MixtureLike
-from specbench.methods.theories.mixture_like_theory import drawn_model
+from specbench.methods.theories.mixture_theory import drawn_model
 from tests.fixtures.console import specbench
 
 MODELS = ("a", "b")
