@@ -213,7 +213,7 @@ def _print(verdicts: list[GateVerdict], title: str) -> None:
 
 
 def _where(verdict: GateVerdict) -> str:
-    return f"{verdict.method} on {verdict.run}" if verdict.method else verdict.run
+    return " on ".join(filter(None, (verdict.method, verdict.run)))
 
 
 def _message(text: str) -> str:

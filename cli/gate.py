@@ -61,7 +61,7 @@ def check(
     plugin: params.Plugins = None,
     out: OutOption = None,
 ) -> None:
-    """Measure the commands of snapshot files again, and compare.
+    """Measure the requests of snapshot files again, and compare.
 
     Exit code 5 for a regression, 6 if the result is not comparable or not decided.
     """
@@ -148,7 +148,7 @@ def update(
     plugin: params.Plugins = None,
     out: OutOption = None,
 ) -> None:
-    """Measure the commands of snapshot files again, and write the files from the results."""
+    """Measure the requests of snapshot files again, and write the files from the results."""
     import_plugins(plugin)
     from specbench.experiment.batch import RequestBatch
     from specbench.features.exchange import snapshot_file  # imports numpy

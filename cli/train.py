@@ -53,6 +53,8 @@ Limit = Annotated[int | None, typer.Option("--limit", "-n", help="Number of text
 Skip = Annotated[int, typer.Option(help="Exclude the first N rows of each task, for later measurements.")]
 Seed = Annotated[int, typer.Option(help="Random seed of texts, sampling, splits and weights.")]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="The folder to write. [heads/PAIR/KIND]")]
+ModelOut = Annotated[Path | None, typer.Option("--out", "-o", help="The folder to write. [models/PAIR/NAME]")]
+ModelMinutes = Annotated[float, typer.Option(min=0.0, help="Time limit; 0: none.")]
 Minutes = Annotated[
     float,
     typer.Option(
@@ -165,14 +167,14 @@ def draft(
     seed: Seed = 0,
     device: params.OnDevice = Device.auto,
     dtype: params.InDtype = Dtype.auto,
-    out: Out = None,
-    minutes: Minutes = 10.0,
+    out: ModelOut = None,
+    minutes: ModelMinutes = 10.0,
     set_: Set = None,
     plugin: params.Plugins = None,
     wait: params.Wait = False,
     break_lock: params.BreakLock = False,
 ) -> None:
-    """Make a draft model of layers of the target.
+    """Make a draft model from some of the target's layers.
 
     It is trained on the target's outputs. Example: specbench train draft -p target=PATH -t gsm8k.
     """
@@ -198,8 +200,8 @@ def finetune(
     seed: Seed = 0,
     device: params.OnDevice = Device.auto,
     dtype: params.InDtype = Dtype.auto,
-    out: Out = None,
-    minutes: Minutes = 10.0,
+    out: ModelOut = None,
+    minutes: ModelMinutes = 10.0,
     set_: Set = None,
     plugin: params.Plugins = None,
     wait: params.Wait = False,

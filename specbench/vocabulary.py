@@ -108,7 +108,7 @@ class Advised(StrEnum):
     stopped = "stopped"  # with the first draft model, at one longest draft
     block = "block"  # with the first draft model, at temperatures above 0
     head = "head"  # with each head of the target that its proposer drafts with
-    chain = "chain"  # as it is; the first one that the pair has the models of
+    chain = "chain"  # as it is; the first one whose models the pair has
     lookup = "lookup"  # its proposer, as it is
     other_lookup = "other lookup"  # its proposer, for a target without a draft model and a head
     lossless = "lossless"  # as it is, if the pair has its models and heads, and the output follows the target

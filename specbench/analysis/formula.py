@@ -148,9 +148,9 @@ _FORMULAS: dict[str, Formula] = {}
 
 
 def formula(name: str, *, papers: PapersSpeedup | None = None) -> Callable[[Counting], Counting]:
-    """Register a function as the formula of a name, which the `theory()` of a method gives as `Theory.formula`.
+    """Register a function as a formula by its name. Methods select it with `Theory.formula`.
 
-    A later formula replaces an earlier one of its name. Raises ConfigError for the name of a bundled formula.
+    A later formula replaces an earlier one of the same name. Raises ConfigError for the name of a bundled formula.
 
     Args:
         name: The name, which run.toml stores.
@@ -176,7 +176,7 @@ def _registered() -> Mapping[str, Formula]:
 
 
 def known_formula(name: str) -> Formula | None:
-    """Return the formula of a name; None if there is none, such as that of a plugin which is not loaded."""
+    """Return the formula of a name; None if it is not registered, for example because its plugin is not loaded."""
     return _FORMULAS.get(name) or _registered().get(name)
 
 

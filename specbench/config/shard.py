@@ -41,7 +41,7 @@ class Shard:
 
 
 def shards_of(count: int) -> list[Shard]:
-    """Return all shards of so many. Raises ConfigError for fewer than two."""
+    """Return all `count` shards. Raises ConfigError for fewer than two."""
     if count < 2:
         raise ConfigError(f"--shards {count}: at least 2 parts are needed")
     return [Shard(index, count) for index in range(1, count + 1)]

@@ -42,7 +42,7 @@ class Check:
 
     @property
     def is_failed(self) -> bool:
-        """Whether outputs do not follow their distribution. A control that is not rejected does not say so."""
+        """Whether outputs do not follow their distribution. A control that is not rejected does not count."""
         return self.passed is False and self.kind is not CheckKind.control
 
     @property

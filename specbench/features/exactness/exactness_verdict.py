@@ -24,7 +24,7 @@ class Source(Protocol):
 
     @property
     def claim(self) -> str:
-        """What follows if the outputs follow the reference, such as `so it is lossless`; empty if nothing more does."""
+        """The conclusion if the outputs follow the reference, such as `so it is lossless`; empty without one."""
 
     @property
     def checks(self) -> Sequence[Check]:
@@ -44,7 +44,7 @@ class Source(Protocol):
 
     @property
     def undecided(self) -> str:
-        """Why nothing follows although no check failed, with help; empty if something does."""
+        """Why the checks are inconclusive although none failed, with help; empty if they are conclusive."""
 
     @property
     def untested(self) -> str:
@@ -95,7 +95,7 @@ def verdict_on(source: Source) -> tuple[Outcome, str]:
     """Return the outcome, and a line that says why.
 
     1. A failed check that is no control: outputs differ.
-    2. A reason why nothing follows, or a control that was not rejected: inconclusive.
+    2. A reason why the checks are inconclusive, or a control that was not rejected: inconclusive.
     3. An exact proof, or tests that would have found every departure above the limits: exact.
     4. Otherwise, no departure was found.
     """
@@ -122,4 +122,4 @@ def _with_line(outcome: Outcome, text: str) -> tuple[Outcome, str]:
 def _control(checks: Sequence[Check]) -> str:
     """Return the control that was not rejected, in words; empty if all were, or without a control."""
     failed = [check for check in checks if check.kind is CheckKind.control and check.passed is False]
-    return f"no check failed, but the control, {failed[0].found}" if failed else ""
+    return f"no check failed, but the control was not rejected: {failed[0].found}" if failed else ""

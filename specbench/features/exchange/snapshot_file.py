@@ -28,7 +28,7 @@ class Part(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Remeasuring:
-    """How requests are measured again: what processes need, the number of sessions, and who sees the progress."""
+    """How requests are measured again: the settings of processes, the number of sessions, and an observer of progress."""
 
     batch: RequestBatch
     sessions: int | None = None

@@ -33,7 +33,8 @@ def compare_verifications(
     for one in base:
         other = others.get((one.kind, one.subject))
         if other is None:
-            raise ConfigError(f"BASE verifies {one.subject}, NEW {', '.join(each.subject for each in new)}")
+            found = ", ".join(f"the {each.kind} of {each.subject}" for each in new)
+            raise ConfigError(f"BASE is the {one.kind} of {one.subject}, and NEW {found}")
         finding = exactness_finding(one, other, _failing(one), _failing(other))
         verdicts.append(GateVerdict("", one.subject, "decoding", *finding))
     return verdicts

@@ -27,7 +27,7 @@ class Enumeration:
     Args:
         subject: The method.
         findings: The largest distance by sampling setting.
-        has_drafts: Whether the method says that it drafts.
+        has_drafts: Whether the method declares that it drafts.
         longest: The longest draft that was enumerated.
         depth: The longest draft of the method.
         other_randomness: Where random numbers come from that are not the sampler's; empty if all are the sampler's.

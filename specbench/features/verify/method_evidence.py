@@ -105,8 +105,8 @@ class MethodEvidence:
             case = self.case
             if case.method != case.plain and greedy(replace(case, method=case.plain), lambda: None)[0].is_failed:
                 return (
-                    "the autoregressive method itself departs from the logits of Transformers' modules, so nothing follows"
-                    " about this one"
+                    "the autoregressive method itself departs from the logits of Transformers' modules, so nothing can be"
+                    " concluded about this method"
                 )
             return f"it departs from {self.reference}: {names}"
         if CheckKind.enumeration in kinds:

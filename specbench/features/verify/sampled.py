@@ -39,7 +39,7 @@ from specbench.features.verify.case import (
 from specbench.methods.autoregressive import Autoregressive
 from specbench.methods.proposers import Chain
 
-NOT_REJECTED = "not rejected, so a pass would say little; help: larger -n, --repeats or --temperature"
+NOT_REJECTED = "not enough evidence to reject it; help: larger -n, --repeats or --temperature"
 MOST_CATEGORIES = 8192  # of a larger vocabulary, the least likely tokens are one category
 
 

@@ -65,7 +65,7 @@ HOLDS: dict[Cause, Callable[[RequestKind], bool]] = {
 
 
 def shared_causes(failed: Sequence[RequestKind], passed: Sequence[RequestKind]) -> list[Cause]:
-    """Return what the failed kinds have in common and no passed kind has. A cause needs a passed kind without it."""
+    """Return what the failed kinds have in common and no passed kind has; empty unless both occur."""
     if not failed or not passed:
         return []
     found = [cause for cause, holds in HOLDS.items() if all(map(holds, failed)) and not any(map(holds, passed))]

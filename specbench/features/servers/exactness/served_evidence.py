@@ -110,8 +110,8 @@ class Evidence:
         if self.sampled:
             p = min(check.control_p("later") for check in self.sampled)
             is_rejected = p * tests <= SIGNIFICANCE
-            said = "was rejected" if is_rejected else "was not rejected either; help: more --outputs"
-            found = f"at {self.sampled[0].control_factor:g} times the temperature, {said}"
+            said = "rejected" if is_rejected else "not enough evidence to reject it; help: more --outputs"
+            found = f"{self.sampled[0].control_factor:g} times the temperature: {said}"
             out.append(Check(CheckKind.control, "control", found, f"p {min(1.0, p * tests):.1g}", is_rejected))
         return out
 

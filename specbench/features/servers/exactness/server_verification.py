@@ -49,7 +49,7 @@ DRAFTED = "drafted"  # an empty file: tokens were drafted
 
 
 async def verify_server(request: ServerVerifyRequest, out: Path, observer: Observer) -> tuple[ServerVerification, Path]:
-    """Test whether a server's outputs follow a reference, and return the verdict and its folder in `out`, which has both too.
+    """Test whether a server's outputs follow a reference, and return the verdict and the folder in `out` that contains it.
 
     Raises:
         ConfigError: There is no reference, or a setting does not fit the server.

@@ -80,7 +80,7 @@ class ServerVerification(ExactnessResult):
         deviation: How far the server's logits are from the reference's; None without log-probabilities.
         deviation_of_off: The same of the server without speculation; None if it was not measured.
         smallest_request: The smallest request that shows a difference; None without.
-        request: What was asked, to verify it again; None in results of earlier revisions.
+        request: The request, to verify the server again; None in results of earlier revisions.
     """
 
     kind: str = VERIFICATION_KIND

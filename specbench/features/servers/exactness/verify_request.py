@@ -27,7 +27,7 @@ class ServerVerifyRequest:
         draft: A checkpoint of the drafting model, whose distribution one more test compares with; empty without.
         dtype: The dtype of our own forward.
         prompts: The prompts.
-        source: Where they come from, to read them again; None if they come from nowhere else.
+        source: The tasks and data that they were read from; None if they cannot be read again.
         samplings: The sampling parameters to test.
         concurrencies: Numbers of requests in flight.
         seeds: Whether requests with seeds are tested too.
@@ -58,7 +58,7 @@ class ServerVerifyRequest:
     threads: int = 1
 
     def stored(self) -> "ServerVerifyRequest":
-        """Return the request without what is read again: the form in which results hold it."""
+        """Return the request without its prompts, which `again` reads from `source`. Results store this form."""
         return replace(self, prompts=())
 
     def again(self) -> "ServerVerifyRequest":

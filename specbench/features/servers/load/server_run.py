@@ -53,7 +53,7 @@ class ServerRunRequest:
         commands: How both are started, one at a time; None if they run already.
         model: The model's name on the servers, if they serve several.
         prompts: The prompts, which both sides get in the same order.
-        source: Where they come from, to read them again; None if they come from nowhere else.
+        source: The tasks and data that they were read from; None if they cannot be read again.
         load: What is sent.
         concurrencies: Requests in flight, one level after the other.
         pairs: Pairs of blocks of each level; 0 chooses the number for an interval of +- 5 %, from 6 to 24.
@@ -74,7 +74,7 @@ class ServerRunRequest:
     together: bool = False
 
     def stored(self) -> "ServerRunRequest":
-        """Return the request without what is read again: the form in which results hold it."""
+        """Return the request without its prompts, which `again` reads from `source`. Results store this form."""
         return replace(self, prompts=())
 
     def again(self) -> "ServerRunRequest":
