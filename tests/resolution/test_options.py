@@ -8,6 +8,7 @@ import pytest
 from specbench.config.options import Options
 from specbench.config.presets import parse_override
 from specbench.config.request import Request
+from specbench.config.shard import Shard
 from specbench.errors import ConfigError
 from specbench.resolution.resolve import resolve
 
@@ -29,7 +30,7 @@ VALUES = {
     "overrides": (parse_override("task.shots=2"),),
     "over": (parse_override("method.proposer.gamma=[2, 3]", "--over"),),
     "plugins": (("plugin.py", "0" * 64),),
-    "shard": "1/2",
+    "shard": Shard(1, 2),
 }
 # A file, random rows, a GPU, a folder, a checkpoint that samples: each has a test of its own
 ELSEWHERE = {"data", "sample", "device", "heads", "sampling"}

@@ -74,12 +74,22 @@ def update(snapshot: ServedSnapshot, out: Path, observer: Observer) -> ServedSna
 
 
 def measured_again(snapshot: ServedSnapshot, out: Path, observer: Observer) -> list[Result]:
-    """Measure the requests of a snapshot again into a folder, and return the results."""
-    for request in _without_repeats([each.request for each in snapshot.results]):
-        if request is None:
-            raise ConfigError("a result of a server was recorded by an earlier version; help: specbench gate record")
+    """Measure the requests of a snapshot again into a folder, and return the results.
+
+    Raises ConfigError, before anything is measured, for a result of an earlier revision, which has no request.
+    """
+    for request in _without_repeats([_request_of(each) for each in snapshot.results]):
         asyncio.run(_measure(request.again(), out, observer))
     return results_in(out)
+
+
+def _request_of(result: Result) -> ServerVerifyRequest | ServerRunRequest:
+    if result.request is None:
+        raise ConfigError(
+            f"{result.name}: an earlier version recorded it without its request, so it can be compared, but not measured"
+            " again; help: specbench server, then specbench gate record --served"
+        )
+    return result.request
 
 
 async def _measure(request: ServerVerifyRequest | ServerRunRequest, out: Path, observer: Observer) -> None:

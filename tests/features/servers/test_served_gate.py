@@ -123,6 +123,19 @@ def test_a_snapshot_of_a_server_is_recorded_and_checked_by_its_requests(checkpoi
         specbench("gate", "check", snapshot, cwd=tmp_path, code=4)
 
 
+def test_a_snapshot_without_requests_is_compared_but_not_measured_again(tmp_path):
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base/summary.json").write_text(as_json(run(level())))
+    specbench("gate", "record", "served.json", "--served", "base", cwd=tmp_path)
+    specbench("compare", "served.json", "base", cwd=tmp_path)
+    before = (tmp_path / "served.json").read_text()
+    for command in ("check", "update"):
+        done = specbench("gate", command, "served.json", cwd=tmp_path, code=2)
+        (line,) = done.stderr.splitlines()
+        assert "can be compared, but not measured again" in line
+    assert (tmp_path / "served.json").read_text() == before
+
+
 def test_runs_have_acceptance_profiles_and_are_compared(checkpoint, tmp_path):
     with model_server(checkpoint) as on, model_server(checkpoint, speculates=False) as off:
         specbench(
