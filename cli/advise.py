@@ -76,8 +76,8 @@ def advise(
     head: Annotated[
         list[str] | None,
         typer.Option(
-            help="A trained head: sprinter=FOLDER instead of the pair's, or a folder or hub id alone, which is compared with"
-            " the pair's heads. Repeat for several.",
+            help="NAME=FOLDER replaces a head of the pair; a folder or hub id alone is compared with the pair's heads. Repeat"
+            " for several.",
         ),
     ] = None,
     profile: Annotated[

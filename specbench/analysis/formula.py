@@ -184,5 +184,5 @@ def formula_of(method: Theory) -> Formula:
     """Return a method's formula. Raises PluginError, with the nearest name, if there is none of its name."""
     found = known_formula(method.formula)
     if found is None:
-        raise PluginError(f"Theory.formula = '{method.formula}' is no formula{hint(method.formula, _FORMULAS)}")
+        raise PluginError(f"no formula '{method.formula}' is registered{hint(method.formula, _FORMULAS)}")
     return found

@@ -19,7 +19,7 @@ class RunState(StrEnum):
     @property
     def is_final(self) -> bool:
         """Whether a launcher submits no further job."""
-        return self in (RunState.done, RunState.failed, RunState.missing)
+        return self not in (RunState.pending, RunState.begun, RunState.queued, RunState.running)
 
     @property
     def is_active(self) -> bool:

@@ -58,7 +58,7 @@ def test_a_run_of_a_plugin_that_is_not_loaded_has_no_prediction():
 
 def test_an_unknown_formula_of_a_method_is_an_error_with_the_nearest_name(alternating):
     assert formula_of(alternating)(alternating, RATES) == RoundCounts(2.0, [{1: 1.0}, {2: 1.0}])
-    with pytest.raises(PluginError, match=r"'alternate' is no formula \(did you mean 'alternating'\?\)"):
+    with pytest.raises(PluginError, match=r"no formula 'alternate' is registered \(did you mean 'alternating'\?\)"):
         formula_of(Theory(formula="alternate", models=("target",)))
 
 

@@ -13,7 +13,7 @@ from specbench.features.exchange import profile_comparison, profile_sources
 from specbench.features.exchange.snapshot_file import is_snapshot, load
 from specbench.features.gate import comparison, exactness_comparison
 from specbench.features.gate.snapshot import MeasuredRun, runs_of
-from specbench.features.gate.verdict import GateLimits, GateVerdict
+from specbench.features.gate.verdict import Finding, GateLimits, GateVerdict, Status
 from specbench.features.servers import served_comparison
 from specbench.features.servers.served_results import Result, results_in
 from specbench.runs.run_folder import runs_in
@@ -73,4 +73,11 @@ def compare(base: Path, new: Path, limits: GateLimits) -> list[GateVerdict]:
         if kind.name in ours and kind.name in theirs
         for verdict in kind.compare(ours[kind.name], theirs[kind.name], limits)
     ]
-    return verdicts or PROFILES.compare(PROFILES.find(base), PROFILES.find(new), limits)
+    if not verdicts and "verification" in (*ours, *theirs):
+        sides = (f"{path}: {', '.join(kinds) or 'a profile'}" for path, kinds in zip((base, new), found, strict=True))
+        raise ConfigError(f"no kind of measurement in common ({'; '.join(sides)})")
+    if not verdicts:
+        return PROFILES.compare(PROFILES.find(base), PROFILES.find(new), limits)
+    lost = [name for name in ours if name not in theirs]
+    missing = Finding(Status.incomparable, "missing in NEW", "NEW has no such measurement", "missing")
+    return verdicts + [GateVerdict(f"every {name}", "", "comparability", *missing) for name in lost]

@@ -95,12 +95,14 @@ def load(path: Path, outdated: bool = False) -> SnapshotFile:
     table = read_json(path, dict[str, Any]) if path.exists() else {}
     if not _is_table(table):
         raise ConfigError(f"{path} is not a snapshot; help: specbench gate record {path} -m METHOD ...")
+    if table.get("schema", SCHEMA) not in (SCHEMA, EARLIER_RUNS):
+        raise ConfigError(f"{path} was recorded by another version of specbench; help: specbench gate record")
     has_checksum = table.get("kind") != EARLIER_SERVED
     if has_checksum and table.pop(CHECKSUM, None) != checksum_of(table) and not outdated:
         raise ConfigError(
             f"{path}: damaged: changed after it was written; help: restore it, or specbench gate update {path}"
         )
-    tables = _as_today(table, path)
+    tables = _as_today(table)
     return SnapshotFile({key: kind.parsed(tables[key], path, outdated) for key, kind in PARTS.items() if key in tables})
 
 
@@ -113,17 +115,18 @@ def is_snapshot(path: Path) -> bool:
 
 
 def _is_table(table: Any) -> bool:
-    return isinstance(table, dict) and ("schema" in table or table.get("kind") == EARLIER_SERVED)
+    if not isinstance(table, dict):
+        return False
+    has_parts = any(key in table for key in PARTS)
+    return table.get("kind") == EARLIER_SERVED or (has_parts and isinstance(table.get("schema"), int))
 
 
-def _as_today(table: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Return the tables of parts by key. Raises ConfigError for the schema of another version."""
+def _as_today(table: dict[str, Any]) -> dict[str, Any]:
+    """Return the tables of parts by key."""
     if table.get("kind") == EARLIER_SERVED:
         return {"servers": {key: table[key] for key in ("runs", "verifications")}}
     if table["schema"] == EARLIER_RUNS:
         return {"runs": {**table, "requests": table.get("commands", [])}}
-    if table["schema"] != SCHEMA:
-        raise ConfigError(f"{path} was recorded by another version of specbench; help: specbench gate record")
     return {key: value for key, value in table.items() if key in PARTS}
 
 

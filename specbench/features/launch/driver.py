@@ -11,7 +11,7 @@ from specbench.errors import ExitCode
 from specbench.experiment.scorer import is_scored
 from specbench.features.launch.job import Launcher
 from specbench.features.launch.job_request import job_request, write_request
-from specbench.features.launch.ledger import Ledger, LedgerEntry, folder_of
+from specbench.features.launch.ledger import Ledger, LedgerEntry, folder_of, last_line
 from specbench.features.launch.local import local_launcher
 from specbench.features.launch.ray_cluster import ray_launcher
 from specbench.features.launch.sharding import with_shard
@@ -83,7 +83,7 @@ def launch(campaign: Campaign, observer: Observer) -> ExitCode:
         seconds = {entry.key: entry.seconds for entry in driver.ledger.entries.values()}
         reasons = {entry.key: entry.why for entry in driver.ledger.entries.values()}
         codes = [write_index(share.request, share.grid, seconds, reasons) for share in shares]
-        failed = any(entry.state is RunState.failed for entry in driver.ledger.entries.values())
+        failed = any(entry.state in (RunState.failed, RunState.invalid) for entry in driver.ledger.entries.values())
         return max([*codes, ExitCode.SOME_FAILED] if failed else codes)
 
 
@@ -124,7 +124,6 @@ class _Driver:
             for run in part.plan.runs if part.plan else []:
                 key = run.folder.name
                 self.runs[key] = run
-                wanted = job_request(self.campaign.request, part.number, key, share.shard, self.campaign.untimed)
                 earlier = self.before.get(key)
                 entry = LedgerEntry(
                     key, run.spec.pair.name, run.spec.task.name, run.spec.generations,
@@ -134,10 +133,12 @@ class _Driver:
                     entry = earlier
                 elif self._is_complete(key) and is_scored(run.folder, run.task, part.sandbox):
                     entry = replace(entry, state=RunState.done)
+                else:
+                    wanted = job_request(self.campaign.request, part.number, key, share.shard, self.campaign.untimed)
+                    write_request(self.ledger.job(entry).request_file, wanted)
                 self.ledger.put(entry)
-                write_request(self.ledger.job(entry).request_file, wanted)
             if part.plan is None:
-                state = RunState.missing if part.missing else RunState.failed
+                state = RunState.missing if part.missing else RunState.invalid
                 why = part.missing or part.invalid
                 self.ledger.put(LedgerEntry(part.key, part.pair, part.task, 0, state, why=why))
 
@@ -186,6 +187,8 @@ class _Driver:
             elif outcome and (entry.state, entry.host) != (RunState.running, outcome.host):
                 where = {"host": outcome.host, "node": outcome.node}
                 self.ledger.change(entry.key, state=RunState.running, changed=outcome.began, **where)
+            elif entry.state is not states[identifier]:  # no outcome yet: what the launcher says
+                self.ledger.change(entry.key, state=states[identifier], changed=time.time())
         return finished
 
     def _handle_job_end(self, entry: LedgerEntry) -> bool:
@@ -198,7 +201,7 @@ class _Driver:
         if code in (ExitCode.OK, ExitCode.SOME_FAILED) and self._is_complete(entry.key):
             self.ledger.change(entry.key, state=RunState.done, changed=time.time(), why="", **where)
             return True
-        why = job.error or _how_ended(code)
+        why = job.error or "; ".join(filter(None, [_how_ended(code), last_line(job.log)]))
         if code in FINAL_CODES or entry.attempt >= self.campaign.attempts:
             self.ledger.change(entry.key, state=RunState.failed, changed=time.time(), why=why, **where)
             self.observer.message(f"{entry.key}: {why}; log: {job.log}")

@@ -80,6 +80,8 @@ class Ledger:
         table = read_with_checksum(
             path, _LedgerTable, "delete it; the runs are kept, and jobs that still run finish them"
         )
+        if table.version > VERSION:
+            raise ConfigError(f"{path} was written by a later version of specbench")
         rows = table.entries if table.version == VERSION else map(_as_today, table.entries)
         entries = [checked(row, LedgerEntry, str(path)) for row in rows]
         return cls(path, table.launcher, {entry.key: entry for entry in entries})
@@ -185,15 +187,15 @@ def _progress(entry: LedgerEntry, results: Path) -> JobProgress:
     if entry.generations and samples.exists():
         with samples.open("rb") as file:
             done = min(sum(line.endswith(b"\n") for line in file), entry.generations)
-    last = _last_line(log) if entry.active and entry.log else ""
-    if entry.state in (RunState.failed, RunState.missing):
+    last = last_line(log) if entry.active and entry.log else ""
+    if entry.state in (RunState.failed, RunState.missing, RunState.invalid):
         last = f"{entry.why}; {log}" if entry.log else entry.why
     return JobProgress(
         entry.key, entry.state, entry.attempt, done, entry.generations, entry.host, entry.changed, last, entry.log
     )
 
 
-def _last_line(log: Path) -> str:
+def last_line(log: Path) -> str:
     """Return the last line of a log that is not empty."""
     if not log.exists():
         return ""

@@ -136,4 +136,7 @@ class Index:
 
 def _change(stored: Change | str) -> Change:
     """Return a change as it is stored now, or as `option = value` in an index of an earlier revision."""
-    return stored if isinstance(stored, Change) else Change(*stored.split(" = ", 1))
+    if isinstance(stored, Change):
+        return stored
+    option, _, value = stored.partition(" = ")
+    return Change(option, value)

@@ -96,7 +96,7 @@ def _code(index: Index) -> ExitCode:
 
 
 def _unresolved(part: GridPart) -> IndexEntry:
-    state, why = (RunState.failed, part.invalid) if part.invalid else (RunState.missing, part.missing)
+    state, why = (RunState.invalid, part.invalid) if part.invalid else (RunState.missing, part.missing)
     return IndexEntry(key=part.key, pair=part.pair, task=part.task, state=state, why=why)
 
 

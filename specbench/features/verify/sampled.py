@@ -240,7 +240,7 @@ def _control_check(name: str, at: str, checks: dict[str, Check]) -> Check:
     is_rejected = len(passed) < len(checks)
     details = f"{name}: {'rejected' if is_rejected else NOT_REJECTED}"
     if is_rejected and passed:
-        details += f", but not by its {passed[0]} tokens"
+        details += f"; its {passed[0]} tokens alone do not reject it"
     numbers = {group: check.numbers for group, check in checks.items()}
     return Check(CheckKind.control, f"control{at}", details, measure, is_rejected, {**numbers})
 

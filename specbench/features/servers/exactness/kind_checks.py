@@ -1,13 +1,15 @@
 """The checks of one kind of requests, in words: of its first and later tokens, and of its seeds."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
 
 from specbench.analysis.number_format import NONE
 from specbench.features.exactness.exactness_check import Check, CheckKind
 from specbench.features.exactness.group_tests import worst
 from specbench.features.exactness.martingales import GROUPS
 from specbench.features.servers.exactness.seeds import SeedCheck
-from specbench.features.servers.exactness.served_checks import GreedyCheck, KindResult
+from specbench.features.servers.exactness.served_checks import GreedyCheck, KindResult, SampledTests
 
 TOKENS = {group: f"{group} tokens" for group in GROUPS}
 SEEDS = "seeds"
@@ -20,11 +22,23 @@ def checks_of(result: KindResult, tests: int) -> Iterator[Check]:
         found = _found(result, group, tests)
         is_tested = result.is_tested and not (result.texts and group == "first")
         passed = group not in differs if is_tested else None
-        yield Check(CheckKind.tokens, TOKENS[group], found, passed=passed, case=case)
+        measure, numbers = measured_of(result.sampled, group, tests) if result.sampled else ("", {})
+        yield Check(CheckKind.tokens, TOKENS[group], found, measure, passed, numbers, case)
     if result.seeds:
         failed = result.seeds.do_not_repeat(tests) or result.seeds.are_ignored(tests)
         is_judged = result.seeds.number_of_tests > 0
-        yield Check(CheckKind.seeds, SEEDS, _seeds(result.seeds), passed=not failed if is_judged else None, case=case)
+        passed = not failed if is_judged else None
+        yield Check(CheckKind.seeds, SEEDS, _seeds(result.seeds), "", passed, asdict(result.seeds), case)
+
+
+def measured_of(check: SampledTests, group: str, tests: int) -> tuple[str, dict[str, Any]]:
+    """Return the smallest p of a group of tokens, times the number of all tests, in words and as raw values."""
+    found = worst(check.results(group))
+    if found is None:
+        return "", {}
+    name, test = found
+    p = min(1.0, test.p * tests)
+    return f"p {p:.1g}", {"p": p, "z": test.z, "tokens": test.tokens, "worst": name, "impossible": test.is_impossible}
 
 
 def _found(result: KindResult, group: str, tests: int) -> str:
@@ -41,7 +55,7 @@ def _found(result: KindResult, group: str, tests: int) -> str:
         return f"{texts.differing} of {texts.outputs} texts differ; {own}"
     found = worst(result.sampled.results(group)) if result.sampled else None
     if found is None:
-        return "certain"
+        return "every distribution was one-hot"
     name, test = found
     if test.is_impossible:
         return "a token of probability 0"

@@ -10,7 +10,7 @@ from specbench.features.exactness.exactness_check import Check, CheckKind
 from specbench.features.exactness.martingales import GROUPS, SIGNIFICANCE
 from specbench.features.exactness.power import Power
 from specbench.features.servers.exactness.calibration import Deviation
-from specbench.features.servers.exactness.kind_checks import TOKENS, checks_of
+from specbench.features.servers.exactness.kind_checks import TOKENS, checks_of, measured_of
 from specbench.features.servers.exactness.kinds import shared_causes
 from specbench.features.servers.exactness.served_checks import KindResult, SampledTests, pooled
 from specbench.features.servers.request_key import RequestKind
@@ -96,11 +96,11 @@ class Evidence:
             out += checks_of(result, tests)
         for check in self.pooled:
             differing = check.groups_that_differ(tests)
-            out += [
-                Check(CheckKind.tokens, TOKENS[group], "all kinds together", passed=group not in differing, case=case)
-                for group in GROUPS
-                for case in (f"all at {check.sampling}",)
-            ]
+            for group in GROUPS:
+                passed, case = group not in differing, f"all at {check.sampling}"
+                measure, numbers = measured_of(check, group, tests)
+                found = "all kinds together"
+                out.append(Check(CheckKind.tokens, TOKENS[group], found, measure, passed, numbers, case))
         if self.deviation is not None:
             fault = _fault_of_logits(self.deviation, self.control_deviation)
             out.append(Check(CheckKind.logits, "logits", fault or self.deviation.explanation, passed=not fault))
