@@ -5,6 +5,7 @@ import pytest
 from specbench.analysis.points import SUMMARIES, Point, StatedValue, reference_of, stated_values
 from specbench.features.suites.suite import suites
 from specbench.features.suites.suite_tables import stated_table
+from specbench.vocabulary import Simulation
 
 PAPERS = ["se-table2", "se-table3", "sprinter-table3", "sprinter-table5", "polybasic-table2"]
 IN_TEXT_ONLY = ("papers_flops_ratio_sd", "flops_ratio_sd")  # of which the papers print no cells
@@ -49,7 +50,7 @@ def test_a_summary_over_groups_takes_tasks_where_there_are_no_groups():
 
 
 def test_the_table_has_only_what_was_measured_and_labels_simulated_models():
-    (table,) = stated_table([stated(), stated(method="cd-se")], [point("a", 1.2, simulated="dummy")])
+    (table,) = stated_table([stated(), stated(method="cd-se")], [point("a", 1.2, simulated=Simulation.dummy)])
     assert table.title == "Numbers in the paper's text (dummy)"
     assert table.rows == [["Section 1", "papers' average, end to end", "we-se", "lowest", "1.34", "1.20", "1"]]
     assert stated_table([stated(method="cd-se")], [point("a", 1.2)]) == []

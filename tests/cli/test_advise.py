@@ -206,12 +206,12 @@ def test_a_run_folder_is_advised_on_without_decoding(tmp_path):
 
 @pytest.mark.skipif(find_spec("torchao") is None, reason="needs torchao: specbench[quantization]")
 def test_the_cost_of_a_quantized_draft_is_the_time_of_its_forwards(tmp_path, monkeypatch):
-    """Predictions follow the times of a copy's forwards: one that waits for 5 ms never pays, however few bytes it has."""
+    """Predictions follow the times of a copy's forwards: one that waits for 20 ms never pays, however few bytes it has."""
     feed = LeanModelRunner.feed
 
     def slow(self, *arguments):
         if any(isinstance(module, QuantizedLinear) for module in self.network.model.modules()):
-            time.sleep(0.005)
+            time.sleep(0.02)
         return feed(self, *arguments)
 
     monkeypatch.setattr(LeanModelRunner, "feed", slow)

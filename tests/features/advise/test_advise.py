@@ -73,7 +73,7 @@ def test_the_better_half_is_measured_on_other_prompts(advised):
     for run in runs_in(folder):
         spec = spec_of(run)
         used.setdefault(spec.task.data.shard, set()).update(record.sample for record in read(run))
-    assert set(used) <= set(PARTS)
+    assert set(used) <= set(map(str, PARTS))
     assert sum(map(len, used.values())) == len(set.union(*used.values()))
 
 

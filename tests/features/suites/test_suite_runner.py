@@ -12,10 +12,11 @@ from specbench.errors import ConfigError
 from specbench.features.suites import suite_runner
 from specbench.features.suites.prepared_heads import with_prepared
 from specbench.features.suites.suite import read_suite
-from specbench.features.suites.suite_index import DONE, Index, IndexEntry
+from specbench.features.suites.suite_index import Index, IndexEntry
 from specbench.features.suites.suite_runner import train_missing, training_notes
 from specbench.features.train.train_head import TrainRequest
 from specbench.observer import Observer
+from specbench.runs.run_state import RunState
 from tests.fixtures import console
 
 SUITE = """
@@ -271,7 +272,10 @@ def test_a_name_with_a_dot_is_a_whole_name():
 
 
 def test_the_seconds_of_a_run_that_is_measured_again_do_not_include_the_earlier_ones(tmp_path):
-    index, entry = Index.of("mine", tmp_path), IndexEntry(key="a", state=DONE, pair="tiny", task="wmt", seconds=5.0)
+    index, entry = (
+        Index.of("mine", tmp_path),
+        IndexEntry(key="a", state=RunState.done, pair="tiny", task="wmt", seconds=5.0),
+    )
     for resumed, seconds in ((False, 5.0), (True, 10.0), (False, 5.0)):
         index.record(entry, resumed)
         assert index.runs["a"].seconds == seconds

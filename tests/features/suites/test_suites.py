@@ -130,7 +130,7 @@ def test_a_suite_with_other_options_has_its_own_index(measured):
     done = specbench("run", "--suite", "mine.toml", "-n", "3", "-o", "other", cwd=measured, code=3)
     assert (measured / "other/suites/mine/index.json").read_bytes() == before
     changed = json.loads((measured / "other/suites/mine/changed.json").read_text())
-    assert changed["changes"] == ["limit = 3"]
+    assert changed["changes"] == [{"option": "limit", "value": "3"}]
     assert changed["runs"][0]["generations"] == 12
     assert "best of 2 †" in done.stdout
     for option in (("--temperature", "0.5"), ("--seed", "3"), ("--ignore-eos",)):
