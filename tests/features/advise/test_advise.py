@@ -275,7 +275,7 @@ def test_the_selected_method_is_measured_again_in_processes_of_its_own(tmp_path)
     speedups = parts.repeated(candidate, math.inf)
     folders = runs_in(tmp_path / "again")
     assert [folder.parent.name for folder in folders] == ["1", "2"] and len(speedups) == 2
-    assert all(spec_of(folder).task.data.shard == PARTS[-1] for folder in folders)
+    assert all(spec_of(folder).task.data.shard == str(PARTS[-1]) for folder in folders)
     unknown = candidate_of("sd-none", {"name": "model", "model": "none", "gamma": 2})
     assert parts.repeated(unknown, math.inf) == []
     assert "sd-none was not measured again in another process: error" in observer.messages[-1]
