@@ -185,9 +185,10 @@ RENAMED = {  # earlier commands, with what replaces them
     "export": "specbench archive export",
     "import": "specbench archive import",
 }
-RENAMED_OPTIONS = {  # earlier options by command, with the present one
+RENAMED_OPTIONS = {  # earlier options and formats by command, with the present one
     ("advise", "--heads"): "--head",
     ("server", "--noise-pairs"): "--aa-pairs",
+    ("report", "passport"): "the format acceptance",
 }
 
 
