@@ -2,7 +2,6 @@
 
 import sys
 import tomllib
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -241,7 +240,12 @@ def run(
         else:
             names = (words(method), pair or "", words(task))
             request = request_of(*names, options=options, out=out, access=access, sandbox=kind)
-            code = measure_request(request, Shown(full, explain), shards, grids)
+            require_presets(explicit_methods(request.methods), request.pair, request.tasks)  # before torch is imported
+            if grids:
+                from specbench.features.suites.refinement import with_grids  # imports torch
+
+                request = with_grids(request, grids, TerminalObserver())
+            code = measure_request(request, Shown(full, explain), shards)
     except KeyboardInterrupt:
         interrupted(fresh)
     sys.exit(code)
@@ -257,19 +261,12 @@ class Shown(NamedTuple):
 ALONE = Shown()  # the first table
 
 
-def measure_request(request: Request, shown: Shown = ALONE, shards: int = 0, grids: Sequence[str] = ()) -> ExitCode:
-    """Run a request, if requested in shards, and print its results: the first table and the conclusion, or all tables.
-
-    `grids` are values of `--over` that stand for grids.
-    """
-    require_presets(explicit_methods(request.methods), request.pair, request.tasks)  # before torch is imported
+def measure_request(request: Request, shown: Shown = ALONE, shards: int = 0) -> ExitCode:
+    """Run a request, if requested in shards, and print its results: the first table and the conclusion, or all tables."""
     from specbench.cli.report import show, show_curves  # imports numpy
     from specbench.experiment.pipeline import run  # imports torch
     from specbench.features.launch.sharding import run_in_shards
-    from specbench.features.suites.refinement import with_grids
 
-    if grids:
-        request = with_grids(request, grids, TerminalObserver())
     results = run_in_shards(request, shards, TerminalObserver()) if shards else run(request, TerminalObserver())
     console = output_console()
     show(results.summaries, console, *shown)
