@@ -10,6 +10,7 @@ import errno
 import io
 import json
 import os
+import re
 import shutil
 import sys
 import tomllib
@@ -64,7 +65,7 @@ class PanelCommand(TyperCommand):
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the parts of the usage line, with arguments without braces."""
-        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+        return [re.sub("[{}]", "", piece) for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write a section for each panel, arguments first."""

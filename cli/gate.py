@@ -30,6 +30,7 @@ from specbench.cli.console import TerminalObserver
 from specbench.cli.params import explicit_methods, import_plugins, words
 from specbench.config.presets import require_presets
 from specbench.config.request import Request
+from specbench.errors import ConfigError
 from specbench.vocabulary import SandboxKind
 
 gate = typer.Typer(
@@ -112,6 +113,10 @@ def record(
     from specbench.features.servers import served_gate
 
     content = snapshot_file.load(snapshot) if add and snapshot.exists() else snapshot_file.SnapshotFile({})
+    if snapshot.exists() and not add:
+        if not snapshot_file.is_snapshot(snapshot):
+            raise ConfigError(f"{snapshot} exists and is not a snapshot; help: another name")
+        print(f"{snapshot} will be replaced; --add keeps what it holds", file=sys.stderr)
     if served:
         part = served_gate.recorded(content.get("servers"), served)
         content.with_part("servers", part).save(snapshot)

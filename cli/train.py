@@ -41,7 +41,7 @@ OF_SPRINTER = ("features", "tau")  # options of the verifier alone
 HEADS, MODELS = "Heads", "Models"
 
 Task = Annotated[list[str] | None, params.preset_option("task", "A task; repeat for several. [the pair's]", None)]
-OneTask = Annotated[list[str] | None, params.preset_option("task", "The task.", None)]
+OneTask = Annotated[list[str] | None, params.preset_option("task", "The task. [required]", None)]
 Data = Annotated[
     list[str] | None,
     typer.Option(

@@ -59,14 +59,16 @@ def compare_verifications(
             found = ", ".join(f"the {each.kind} of {each.subject}" for each in new)
             raise ConfigError(f"BASE is the {one.kind} of {one.subject}, and NEW {found}")
         verdicts.append(GateVerdict(one.subject, "", "decoding", *_finding(one, other)))
+        if changes := "; ".join(tables("", one.values(WHERE), other.values(WHERE))):
+            finding = Finding(Status.same, "verified elsewhere", changes, changes)
+            verdicts.append(GateVerdict(one.subject, "", "comparability", *finding))
     return verdicts
 
 
 def _finding(base: StoredVerification, new: StoredVerification) -> Finding:
     if differences := tables("", base.values(WHAT), new.values(WHAT)):
         return Finding(Status.incomparable, "other verification", "; ".join(differences), "other verification")
-    changes = tables("", base.values(WHERE), new.values(WHERE))
-    return exactness_finding(base, new, _failing(base), _failing(new), changes)
+    return exactness_finding(base, new, _failing(base), _failing(new))
 
 
 def exactness_finding(
