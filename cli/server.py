@@ -344,7 +344,7 @@ def _samplings(temperatures: list[str], top_p: float, top_k: int, min_p: float) 
         try:
             value = float(word)
             filters = {"top_p": top_p, "top_k": top_k, "min_p": min_p} if value else {}
-            found.append(ServedSampling(temperature=value, **filters))  # type: ignore[arg-type]
+            found.append(ServedSampling(temperature=value, **filters))  # type: ignore[arg-type]  # top_k is an int
         except ValueError as error:
             raise ConfigError(f"--temperature {word}: {error}") from None
     return tuple(dict.fromkeys(found))

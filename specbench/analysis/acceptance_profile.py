@@ -128,7 +128,7 @@ def of_lengths(lengths: Mapping[int, int], positions: int, source: str, **identi
     survival = tuple(
         sum(count for length, count in lengths.items() if length >= i + 2) / rounds for i in range(positions)
     )
-    return AcceptanceProfile(source=source, survival=survival, rounds=rounds, **identity)  # type: ignore[arg-type]
+    return AcceptanceProfile(source=source, survival=survival, rounds=rounds, **identity)  # type: ignore[arg-type]  # values by name
 
 
 def lengths_of(profile: AcceptanceProfile) -> Counter[int]:

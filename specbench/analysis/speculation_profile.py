@@ -130,7 +130,7 @@ def read(text: str, where: str) -> AcceptanceProfile:
         counted = of_lengths(_lengths(table.acceptance_length_histogram, where), k, where, **identity)
         require_consistent(counted, table.mean_accept_length, counted.conditional)
         return counted
-    profile = AcceptanceProfile(source=where, survival=tuple(rates), **identity)  # type: ignore[arg-type]
+    profile = AcceptanceProfile(source=where, survival=tuple(rates), **identity)  # type: ignore[arg-type]  # values by name
     require_consistent(profile, table.mean_accept_length, table.conditional_accept_rates)
     if table.acceptance_length_histogram:
         counted = of_lengths(_lengths(table.acceptance_length_histogram, where), k, where, **identity)

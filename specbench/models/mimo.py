@@ -11,13 +11,13 @@ class MiMoConfig(Qwen2Config):  # type: ignore[misc]  # its type is Any
     model_type = "mimo"
 
 
-class MiMoModel(Qwen2Model):  # type: ignore[misc]
+class MiMoModel(Qwen2Model):  # type: ignore[misc]  # untyped base
     """The decoder."""
 
     config_class = MiMoConfig
 
 
-class MiMoForCausalLM(Qwen2ForCausalLM):  # type: ignore[misc]
+class MiMoForCausalLM(Qwen2ForCausalLM):  # type: ignore[misc]  # untyped base
     """The model without its MTP layers, which are a head (`specbench/models/heads/mtp.py`)."""
 
     config_class = MiMoConfig

@@ -98,7 +98,7 @@ def require_width(files: HeadFiles, width: int, base: int | None, fc: Tensor) ->
 
 def embedding_of(weight: Tensor) -> nn.Embedding:
     """Return a frozen embedding over a base's weight (V, H), which is not copied."""
-    embedding: nn.Embedding = nn.Embedding.from_pretrained(weight, freeze=True)  # type: ignore[no-untyped-call]
+    embedding: nn.Embedding = nn.Embedding.from_pretrained(weight, freeze=True)  # type: ignore[no-untyped-call]  # PyTorch
     return embedding
 
 

@@ -78,7 +78,7 @@ class StoredConfig(QuantizationConfigMixin):  # type: ignore[misc]  # transforme
         return {"quant_method": QUANTIZER}
 
 
-class StoredQuantizer(HfQuantizer):  # type: ignore[misc]
+class StoredQuantizer(HfQuantizer):  # type: ignore[misc]  # untyped base
     """Puts a StoredLayer in place of each quantized layer before transformers loads the weights."""
 
     quantization_config: StoredConfig

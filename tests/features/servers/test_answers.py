@@ -210,7 +210,7 @@ def test_an_entry_that_cannot_be_stored_is_stored_as_a_failure():
     key = RequestKey(number=3)
     for entry in (
         LoggedRequest(key=key, text="\ud800"),
-        LoggedRequest(key=key, tokens=[1.5]),  # type: ignore[list-item]
+        LoggedRequest(key=key, tokens=[1.5]),  # type: ignore[list-item]  # what is tested
         LoggedRequest(key=key, seconds=float("nan")),
     ):
         found = storable(entry)

@@ -1,8 +1,8 @@
 """The checks of one kind of requests, in words: of its first and later tokens, and of its seeds."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import NamedTuple
 
 from specbench.analysis.number_format import NONE
 from specbench.features.exactness.exactness_check import Check, CheckKind
@@ -22,7 +22,7 @@ def checks_of(result: KindResult, tests: int) -> Iterator[Check]:
         found = _found(result, group, tests)
         is_tested = result.is_tested and not (result.texts and group == "first")
         passed = group not in differs if is_tested else None
-        measure, numbers = measured_of(result.sampled, group, tests) if result.sampled else ("", {})
+        measure, numbers = measured_of(result.sampled, group, tests) if result.sampled else Measured()
         yield Check(CheckKind.tokens, TOKENS[group], found, measure, passed, numbers, case)
     if result.seeds:
         failed = result.seeds.do_not_repeat(tests) or result.seeds.are_ignored(tests)
@@ -31,14 +31,22 @@ def checks_of(result: KindResult, tests: int) -> Iterator[Check]:
         yield Check(CheckKind.seeds, SEEDS, _seeds(result.seeds), "", passed, asdict(result.seeds), case)
 
 
-def measured_of(check: SampledTests, group: str, tests: int) -> tuple[str, dict[str, Any]]:
+class Measured(NamedTuple):
+    """The p that decides, in words, and the raw values of its test by name."""
+
+    words: str = ""
+    numbers: Mapping[str, object] = {}
+
+
+def measured_of(check: SampledTests, group: str, tests: int) -> Measured:
     """Return the smallest p of a group of tokens, times the number of all tests, in words and as raw values."""
     found = worst(check.results(group))
     if found is None:
-        return "", {}
+        return Measured()
     name, test = found
     p = min(1.0, test.p * tests)
-    return f"p {p:.1g}", {"p": p, "z": test.z, "tokens": test.tokens, "worst": name, "impossible": test.is_impossible}
+    numbers = {"p": p, "z": test.z, "tokens": test.tokens, "worst": name, "impossible": test.is_impossible}
+    return Measured(f"p {p:.1g}", numbers)
 
 
 def _found(result: KindResult, group: str, tests: int) -> str:
